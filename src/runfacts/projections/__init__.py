@@ -1,0 +1,1 @@
+"""What people read, derived from facts only."""
