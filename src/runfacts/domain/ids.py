@@ -1,0 +1,27 @@
+"""
+Ids: UUIDs, version 7 where this library makes them, in their one canonical text form.
+
+Ids that come in are accepted in any of the usual text forms of a UUID and kept in the canonical one: 36 characters, lower case.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from runfacts.domain.errors import MalformedId
+
+
+def canonical_id(what: str, value: str | UUID) -> str:
+    """Give the canonical text of an id, or refuse it (``MalformedId``); ``what`` names the kind of id."""
+    if isinstance(value, UUID):
+        return str(value)
+    # The usual form only: UUID() itself also takes braces, URNs and dashes anywhere.
+    if not isinstance(value, str) or len(value) not in {32, 36}:
+        raise MalformedId(what, str(value))
+    try:
+        parsed = str(UUID(value))
+    except ValueError:
+        raise MalformedId(what, value) from None
+    if len(value) == len(parsed) and value.lower() != parsed:
+        raise MalformedId(what, value)
+    return parsed

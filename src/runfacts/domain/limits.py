@@ -1,0 +1,91 @@
+"""
+Limits: every one is a setting with a unit, a default and a hard bound (R15).
+
+A setting is given as a keyword of ``Ledger.open``, as ``--set name=value`` of the command, or as the environment variable
+``RUNFACTS_<NAME>``; the first of these that is given counts. What is out of its bounds is refused when the settings are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from runfacts.domain.errors import InvalidSetting
+
+ENVIRONMENT_PREFIX: Final = "RUNFACTS_"
+"""What the environment variables of settings start with."""
+
+HANDLE_MAX: Final = 512
+"""Longest handle of a process, in bytes (R8.2)."""
+RECEIPT_MAX: Final = 4_096
+"""Longest completion receipt, in bytes (R10.2)."""
+PAYLOAD_MAX: Final = 16_384
+"""Longest payload of a fact, in bytes of UTF-8 JSON (R3.6)."""
+
+_MINUTE = 60_000
+
+
+class Settings(BaseModel):
+    """All limits of a ledger. Lengths of time are milliseconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    execution_lease_ms: Annotated[int, Field(ge=2_000, le=600_000)] = 30_000
+    """How long an Attempt's execution lease lasts from its claim or renewal."""
+    gate_timeout_ms: Annotated[int, Field(ge=100, le=10 * _MINUTE)] = 30_000
+    """How long a command waits at its gate for its handle to be recorded (R10.1)."""
+    poll_ms: Annotated[int, Field(ge=1, le=10_000)] = 50
+    """How often a host looks at its command."""
+    fact_page: Annotated[int, Field(ge=1, le=500)] = 100
+    """Facts or Runs in a page, where the caller says nothing."""
+    busy_timeout_ms: Annotated[int, Field(ge=0, le=_MINUTE)] = 5_000
+    """How long SQLite waits for another writer (R4.4)."""
+    decide_retries: Annotated[int, Field(ge=1, le=64)] = 8
+    """How often a command is decided anew after a lost race (R4.3)."""
+    wal_limit_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
+    """What SQLite shrinks its write-ahead log to, in bytes; ``doctor`` warns beyond it."""
+
+    @classmethod
+    def from_sources(
+        cls, overrides: Mapping[str, int | str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> Settings:
+        """Make settings from what was given, then the environment, then the defaults (``InvalidSetting``)."""
+        given: dict[str, int] = {}
+        for name in cls.model_fields:
+            text = (environment or {}).get(ENVIRONMENT_PREFIX + name.upper())
+            if text is not None:
+                given[name] = _number(name, text)
+        for name, value in (overrides or {}).items():
+            if name not in cls.model_fields:
+                raise InvalidSetting(name[:64], "is unknown")
+            given[name] = _number(name, value)
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            name = str(first["loc"][0])
+            raise InvalidSetting(name, f"is out of its bounds: {first['msg'].lower()}") from None
+
+    @classmethod
+    def bounds(cls) -> Mapping[str, tuple[int, int, int]]:
+        """Give each setting's default, lowest and highest value."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for name, field in cls.model_fields.items():
+            lowest = next(item.ge for item in field.metadata if hasattr(item, "ge"))
+            highest = next(item.le for item in field.metadata if hasattr(item, "le"))
+            found[name] = (field.default, lowest, highest)
+        return found
+
+
+def _number(name: str, value: int | str) -> int:
+    """Read a whole number, as Python's ``int`` has it, from a setting's text."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidSetting(name, "is not a whole number")
+    if isinstance(value, int):
+        return value
+    text = value.strip()
+    if not text.removeprefix("-").isascii() or not text.removeprefix("-").isdigit() or len(text) > 18:  # noqa: PLR2004
+        raise InvalidSetting(name, "is not a whole number")
+    return int(text)
