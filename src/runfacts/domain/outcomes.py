@@ -1,0 +1,79 @@
+"""
+Outcomes: what an executor reports of an Attempt that ended (R2.7, R2.12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from runfacts.domain.errors import InvalidValue
+from runfacts.domain.payloads import OutcomeKind
+from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, bounded
+
+_EXIT_CODE_MAX: Final = 0xFFFFFFFF
+_SIGNAL_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an Attempt ended: its kind, exit code or signal, and in words what went wrong.
+
+    Texts of any length are taken; they are made safe, redacted and cut when they are recorded (R2.12).
+    """
+
+    kind: OutcomeKind
+    exit_code: int | None = None
+    signal: int | None = None
+    error_code: str | None = None
+    error_summary: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no process can end with (``InvalidValue``)."""
+        object.__setattr__(self, "kind", OutcomeKind(self.kind))
+        if self.exit_code is not None and self.signal is not None:
+            raise InvalidValue("outcome", "has an exit code and a signal; a process ends by one of them")
+        if self.exit_code is not None and not 0 <= self.exit_code <= _EXIT_CODE_MAX:
+            raise InvalidValue("exit code", f"is not between 0 and {_EXIT_CODE_MAX}")
+        if self.signal is not None and not 1 <= self.signal <= _SIGNAL_MAX:
+            raise InvalidValue("signal", f"is not between 1 and {_SIGNAL_MAX}")
+
+    @classmethod
+    def succeeded(cls, *, exit_code: int | None = None) -> Outcome:
+        """It ended well."""
+        return cls(OutcomeKind.SUCCEEDED, exit_code)
+
+    @classmethod
+    def failed(
+        cls,
+        *,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        error_code: str | None = None,
+        error_summary: str | None = None,
+    ) -> Outcome:
+        """It ended badly."""
+        return cls(OutcomeKind.FAILED, exit_code, signal, error_code, error_summary)
+
+    @classmethod
+    def cancelled(cls, *, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+        """It was stopped on request."""
+        return cls(OutcomeKind.CANCELLED, exit_code, signal)
+
+    @classmethod
+    def timed_out(cls, *, exit_code: int | None = None, signal: int | None = None) -> Outcome:
+        """It was stopped because its time was over."""
+        return cls(OutcomeKind.TIMED_OUT, exit_code, signal)
+
+    def fields(self) -> dict[str, str | int]:
+        """Give the payload's fields: numbers as they are, texts bounded and redacted."""
+        found: dict[str, str | int] = {}
+        if self.exit_code is not None:
+            found["exit_code"] = self.exit_code
+        if self.signal is not None:
+            found["signal"] = self.signal
+        if self.error_code is not None:
+            found |= bounded(self.error_code, ERROR_CODE_MAX).fields("error_code")
+        if self.error_summary is not None:
+            found |= bounded(self.error_summary, ERROR_SUMMARY_MAX).fields("error_summary")
+        return found

@@ -1,0 +1,155 @@
+"""
+What reads give: the current state of Runs and Attempts, and pages of things (R1.4).
+
+Views are plain frozen values. They hold no token and no secret; the handle and the PID of a process are only in ``ExecutionView``, which
+is for whoever looks after processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
+from runfacts.domain.retry import RetryPolicy
+
+Item = TypeVar("Item")
+
+
+class LeaseState(StrEnum):
+    """What an Attempt's execution lease is worth now (R5.3)."""
+
+    VALID = "valid"
+    EXPIRED = "expired"
+    NONE = "none"
+    """The Attempt has ended; its lease means nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A page of items, and the cursor of the next one; None where there is none."""
+
+    items: tuple[Item, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One Attempt as it stands."""
+
+    attempt_id: str
+    number: int
+    status: AttemptStatus
+    executor_type: str
+    worker_id: str | None
+    exit_code: int | None
+    signal: int | None
+    error_code: str | None
+    error_summary: str | None
+    observed: str | None
+    """What was reported, where a cancellation had been requested first (R6.5)."""
+    lease: LeaseState
+    lease_expires_at_ms: int
+    deadline_at_ms: int | None
+    claimed_at_ms: int
+    started_at_ms: int | None
+    running_at_ms: int | None
+    finished_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancellationView:
+    """That a Run was asked to stop (R6.1)."""
+
+    requested_at_ms: int
+    kind: IntentKind
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One Run as a board lists it."""
+
+    run_id: str
+    project: str
+    task: str
+    status: RunStatus
+    version: int
+    created_at_ms: int
+    intent_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One Run as it stands, with its Attempts."""
+
+    run_id: str
+    project: str
+    task: str
+    status: RunStatus
+    version: int
+    execution_owner: ExecutionOwner
+    policy: RetryPolicy
+    idempotency_key: str | None
+    retry_of_run_id: str | None
+    created_at_ms: int
+    updated_at_ms: int
+    finished_at_ms: int | None
+    deadline_at_ms: int | None
+    retry_due_at_ms: int | None
+    attempts: tuple[AttemptView, ...]
+    cancellation: CancellationView | None
+
+    @property
+    def active_attempt(self) -> AttemptView | None:
+        """The Attempt that is under way, if one is."""
+        return next((item for item in self.attempts if item.finished_at_ms is None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionView:
+    """Where and how an Attempt is executed (R1.2). For whoever looks after processes; holds no token."""
+
+    attempt_id: str
+    run_id: str
+    executor_type: str
+    gated: bool
+    scope: str
+    worker_id: str | None
+    handle: str | None
+    pid: int | None
+    lease_expires_at_ms: int
+    callback_sequence: int
+    deadline_at_ms: int | None
+    log_path: str | None
+    receipt_path: str | None
+    attempt_status: AttemptStatus
+    cancellation_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that ``verify`` recomputed and found otherwise than it is recorded."""
+
+    run_id: str
+    kind: str
+    field: str
+    recorded: str | None
+    recomputed: str | None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What ``verify`` looked at and found."""
+
+    runs: int
+    facts: int
+    unknown_types: dict[str, int]
+    differences: tuple[Difference, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing differs. Unknown types are no difference (R3.7)."""
+        return not self.differences
