@@ -1,8 +1,8 @@
 """
 Who did it: no fact is without an actor (R3.5).
 
-The type says what kind of party acted; the id, where there is one, who exactly. Ids are opaque: a worker's id is drawn anew for
-every process start and holds no host name and no PID.
+The type says what kind of party acted; the id, where there is one, who exactly. Ids are opaque: a worker's id is
+drawn anew for every process start and holds no host name and no PID.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 Answers: what commands say (R4, R2.7).
 
-Every outcome that a caller must expect is a type of its own; errors are for what a caller got wrong or cannot go on from. Answers that
-refuse say why in ``reason``, a word that stays the same from release to release.
+Every outcome that a caller must expect is a type of its own; errors are for what a caller got wrong or cannot go on
+from. Answers that refuse say why in ``reason``, a word that stays the same from release to release.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """
 Canonical bytes and the hash chain of a Run's facts (R3.1).
 
-Canonical bytes are UTF-8 JSON: keys sorted by code point, no white space, no floats, absent fields left out. A fact's payload is stored
-as exactly these bytes and goes into the fact's own canonical bytes as they are, so that one changed byte of a stored payload changes
-the hash. The hash covers the previous fact's hash of the same Run and everything of this fact but its position, which the database
-gives only later.
+Canonical bytes are UTF-8 JSON: keys sorted by code point, no white space, no floats, absent fields left out. A fact's
+payload is stored as exactly these bytes and goes into the fact's own canonical bytes as they are, so that one changed
+byte of a stored payload changes the hash. The hash covers the previous fact's hash of the same Run and everything of
+this fact but its position, which the database gives only later.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ GENESIS: Final = "0" * 64
 
 
 def canonical_json(value: Mapping[str, object]) -> str:
-    """Give the canonical text of a JSON object. Fields that are None are left out; a float is refused (``TypeError``)."""
+    """Give the canonical text of a JSON object.
+
+    Fields that are None are left out; a float is refused (``TypeError``).
+    """
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
 
 
 def chained_hash(previous: str, fields: Mapping[str, str | int | None], payload: str) -> str:
-    """Give the hash (hex) of a fact: its envelope ``fields``, its canonical ``payload`` and the ``previous`` fact's hash."""
+    """Give the hash (hex) of a fact.
+
+    It covers the ``previous`` fact's hash, the fact's envelope ``fields`` and its canonical ``payload``.
+    """
     parts = [
         f'"{name}":{encode_basestring(value) if isinstance(value, str) else value}'
         for name, value in fields.items()

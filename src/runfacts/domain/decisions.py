@@ -1,9 +1,10 @@
 """
 What each command records, decided purely (R2.6).
 
-A decision takes a Run's history and arguments and gives the drafts of facts to record, in the order of ``lifecycle.COMMANDS``, or says
-in a word why nothing is. It reads no clock, draws no id and touches nothing: times and ids come in. A status that the tables do not
-allow is refused as ``IllegalTransition``; a Run that another system executes as ``LegacyRun``.
+A decision takes a Run's history and arguments and gives the drafts of facts to record, in the order of
+``lifecycle.COMMANDS``, or says in a word why nothing is. It reads no clock, draws no id and touches nothing: times
+and ids come in. A status that the tables do not allow is refused as ``IllegalTransition``; a Run that another system
+executes as ``LegacyRun``.
 """
 
 from __future__ import annotations

@@ -169,7 +169,9 @@ class IllegalTransition(RunfactsError):
         self.aggregate = aggregate
         self.current = current
         self.target = target
-        super().__init__(f"{'an' if aggregate == 'attempt' else 'a'} {aggregate} that is {current} cannot become {target}")
+        super().__init__(
+            f"{'an' if aggregate == 'attempt' else 'a'} {aggregate} that is {current} cannot become {target}"
+        )
 
 
 class NotAllowed(RunfactsError):

@@ -1,13 +1,14 @@
 """
 The fact: one immutable event of a Run's ledger, envelope and payload (R3).
 
-A fact belongs to an aggregate (the Run, or one of its Attempts), where it has a version, and to the Run's one ledger, where it has the
-next dense ``sequence`` and a hash that chains it to the one before. Its ``position`` is its place among all facts of the
-database, known once it is stored.
+A fact belongs to an aggregate (the Run, or one of its Attempts), where it has a version, and to the Run's one ledger,
+where it has the next dense ``sequence`` and a hash that chains it to the one before. Its ``position`` is its place
+among all facts of the database, known once it is stored.
 
-``Fact`` follows the protocol of domain events of the ``eventsourcing`` package: it has an originator id and version, and
-``mutate`` rebuilds aggregates. What is stored under a type or version that this release does not know becomes an ``UnknownPayload``: kept,
-hashed and counted like any other, never dropped and never resolved by importing something (R3.7).
+``Fact`` follows the protocol of domain events of the ``eventsourcing`` package: it has an originator id and version,
+and ``mutate`` rebuilds aggregates. What is stored under a type or version that this release does not know becomes an
+``UnknownPayload``: kept, hashed and counted like any other, never dropped and never resolved by importing something
+(R3.7).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from runfacts.domain.actors import Actor
 from runfacts.domain.canonical import canonical_json, chained_hash
 from runfacts.domain.errors import InvalidValue
 from runfacts.domain.limits import PAYLOAD_MAX
-from runfacts.domain.payloads import FACT_TYPES, AttemptPayload, Payload
+from runfacts.domain.payloads import FACT_TYPES, Payload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 UPCASTERS: Final[dict[tuple[str, int], Callable[[dict[str, object]], dict[str, object]]]] = {}
-"""For (type, version): how a payload of that version becomes one of the next (R3.7). This is the first release: none is needed."""
+"""For (type, version):
+how a payload of that version becomes one of the next (R3.7). This is the first release: none is needed.
+"""
 
 
 class UnknownPayload(Payload):
@@ -103,7 +106,7 @@ class Fact:
 
     def mutate(self, aggregate: _Aggregate | None) -> _Aggregate | None:
         """Apply the fact to its aggregate, or begin one, as ``eventsourcing`` rebuilds aggregates."""
-        from runfacts.domain.history import evolve  # noqa: PLC0415 - aggregates are made of facts; the cycle ends here
+        from runfacts.domain.history import evolve
 
         return evolve(self, aggregate)
 

@@ -1,10 +1,10 @@
 """
 The history of one Run: its facts replayed, and the next ones made (R3).
 
-A Run and its Attempts share one ledger: ``sequence`` is dense over the facts of all of them, equals the Run's ``version`` (R3.2), and each
-fact's hash covers the one before. ``History`` replays the ledger into the aggregates and turns what a decision wants recorded
-(``Draft``) into facts with their sequence, aggregate version, time and hash. It changes its own aggregates when it does; after a
-write that did not happen it must be thrown away and read again.
+A Run and its Attempts share one ledger: ``sequence`` is dense over the facts of all of them, equals the Run's
+``version`` (R3.2), and each fact's hash covers the one before. ``History`` replays the ledger into the aggregates and
+turns what a decision wants recorded (``Draft``) into facts with their sequence, aggregate version, time and hash. It
+changes its own aggregates when it does; after a write that did not happen it must be thrown away and read again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """
 Ids: UUIDs, version 7 where this library makes them, in their one canonical text form.
 
-Ids that come in are accepted in any of the usual text forms of a UUID and kept in the canonical one: 36 characters, lower case.
+Ids that come in are accepted in any of the usual text forms of a UUID and kept in the canonical one: 36 characters,
+lower case.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ def canonical_id(what: str, value: str | UUID) -> str:
     if isinstance(value, UUID):
         return str(value)
     # The usual form only: UUID() itself also takes braces, URNs and dashes anywhere.
-    if not isinstance(value, str) or len(value) not in {32, 36}:
-        raise MalformedId(what, str(value))
+    if len(value) not in {32, 36}:
+        raise MalformedId(what, value)
     try:
         parsed = str(UUID(value))
     except ValueError:

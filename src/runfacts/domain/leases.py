@@ -1,9 +1,9 @@
 """
 Leases and their tokens (R5.3, R7.1).
 
-A lease is a right for a time. It is proven by a token that only its holder knows: the database has the token's SHA-256 with a
-purpose in front, so that a copied row opens nothing and a token of one purpose never passes for another. Comparing takes the same time
-whatever differs.
+A lease is a right for a time. It is proven by a token that only its holder knows: the database has the token's
+SHA-256 with a purpose in front, so that a copied row opens nothing and a token of one purpose never passes for
+another. Comparing takes the same time whatever differs.
 
 Time is judged where the lease is kept; the functions here only say what "valid" means.
 """
@@ -41,7 +41,7 @@ def matches(purpose: TokenPurpose, token: str, kept: str) -> bool:
 def is_valid(now_ms: int, expires_at_ms: int, bound_ms: int) -> bool:
     """Tell whether a lease is valid: not expired, and no further ahead than its bound (R5.3).
 
-    ``now == expires_at`` is expired. An expiry beyond ``bound_ms`` from now comes from a clock that has stepped back since, and
-    frees the lease.
+    ``now == expires_at`` is expired. An expiry beyond ``bound_ms`` from now comes from a clock that has stepped back
+    since, and frees the lease.
     """
     return now_ms < expires_at_ms <= now_ms + bound_ms

@@ -1,9 +1,9 @@
 """
 The life of Runs and Attempts, as data (R2).
 
-Two tables say every transition that exists; ``COMMANDS`` says which command records which facts, in which order. Nothing else
-in the package decides a transition: decisions look the target up here, the database's checks and the diagrams of
-``docs/lifecycle.md`` are made from here, and a test walks the full cross product.
+Two tables say every transition that exists; ``COMMANDS`` says which command records which facts, in which order.
+Nothing else in the package decides a transition: decisions look the target up here, the database's checks and the
+diagrams of ``docs/lifecycle.md`` are made from here, and a test walks the full cross product.
 """
 
 from __future__ import annotations

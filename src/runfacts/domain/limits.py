@@ -1,8 +1,9 @@
 """
 Limits: every one is a setting with a unit, a default and a hard bound (R15).
 
-A setting is given as a keyword of ``Ledger.open``, as ``--set name=value`` of the command, or as the environment variable
-``RUNFACTS_<NAME>``; the first of these that is given counts. What is out of its bounds is refused when the settings are made.
+A setting is given as a keyword of ``Ledger.open``, as ``--set name=value`` of the command, or as the environment
+variable ``RUNFACTS_<NAME>``; the first of these that is given counts. What is out of its bounds is refused when the
+settings are made.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""
-Outcomes: what an executor reports of an Attempt that ended (R2.7, R2.12).
-"""
+"""Outcomes: what an executor reports of an Attempt that ended (R2.7, R2.12)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """
 What facts say: one closed, frozen model for each type (R3.6, R3.8).
 
-These are storage formats. Names of types and fields are stored for ever: rename none; add fields only with a default; anything else
-is a new version of the type and an upcaster (``facts.py``). Every text is bounded and went through ``texts.bounded`` before, and no field
-has room for a handle, a PID, a command, an environment, a secret or a raw token.
+These are storage formats. Names of types and fields are stored for ever: rename none; add fields only with a default;
+anything else is a new version of the type and an upcaster (``facts.py``). Every text is bounded and went through
+``texts.bounded`` before, and no field has room for a handle, a PID, a command, an environment, a secret or a raw
+token.
 """
 
 from __future__ import annotations
@@ -402,4 +403,7 @@ FACT_TYPES: Final[dict[str, type[Payload]]] = {
         AttemptLateCallbackIgnored,
     )
 }
-"""Every type of fact by its stable name (R3.8). Types are looked up here only, never by an import that a database names."""
+"""Every type of fact by its stable name (R3.8).
+
+Types are looked up here only, never by an import that a database names.
+"""

@@ -1,8 +1,8 @@
 """
 The retry policy of a Run, frozen when it is created (R12.1).
 
-The default is one Attempt and no retry. A failed Attempt may be tried again without further promise: it said itself that it failed. A
-lost one may have done half of its work, so trying it again needs a declaration that this is safe.
+The default is one Attempt and no retry. A failed Attempt may be tried again without further promise: it said itself
+that it failed. A lost one may have done half of its work, so trying it again needs a declaration that this is safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The Run aggregate: one user-visible execution (R2).
 
-Its state is what its facts say, and ``apply`` is the only place where a fact changes it. What may be recorded next is decided in
-``decisions.py``; this file decides nothing.
+Its state is what its facts say, and ``apply`` is the only place where a fact changes it. What may be recorded next is
+decided in ``decisions.py``; this file decides nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """
 Texts that come from outside: made safe, redacted, cut (R2.12).
 
-In this order, the same on every database: unpaired surrogates and NUL become U+FFFD; what looks like a secret is replaced by
-``[redacted]``; the text is cut to its bound and ends with ``…``. Where the stored text differs from the given one, the length
-that was given and the SHA-256 of the whole redacted text are kept beside it, so that two long texts can still be told apart.
+In this order, the same on every database: unpaired surrogates and NUL become U+FFFD; what looks like a secret is
+replaced by ``[redacted]``; the text is cut to its bound and ends with ``…``. Where the stored text differs from the
+given one, the length that was given and the SHA-256 of the whole redacted text are kept beside it, so that two long
+texts can still be told apart.
 
-``SECRET_PATTERNS`` is the documented list. It catches common shapes, not every secret: do not put secrets into texts. Every pattern
-starts at a word's edge or at a fixed text and is bounded, so that ten megabytes of hostile input take time in proportion.
+``SECRET_PATTERNS`` is the documented list. It catches common shapes, not every secret: do not put secrets into texts.
+Every pattern starts at a word's edge or at a fixed text and is bounded, so that ten megabytes of hostile input take
+time in proportion.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ SECRET_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     (
         "private key block",
         re.compile(
-            r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----|\Z)",
+            r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----.*?"
+            r"(?:-----END [A-Z ]{0,32}PRIVATE KEY(?: BLOCK)?-----|\Z)",
             re.DOTALL,
         ),
     ),
@@ -56,7 +59,9 @@ SECRET_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("credentials in a URL", re.compile(r"(?<=://)[^\s/:@?#]{0,256}:[^\s/@]{1,256}(?=@)")),
     (
         "authorization header",
-        re.compile(r"\b(?i:authorization)['\"]?\s{0,4}[:=]\s{0,4}['\"]?(?:(?i:basic|bearer|token|digest)\s{1,4})?[^\s'\",;]+"),
+        re.compile(
+            r"\b(?i:authorization)['\"]?\s{0,4}[:=]\s{0,4}['\"]?(?:(?i:basic|bearer|token|digest)\s{1,4})?[^\s'\",;]+"
+        ),
     ),
     ("bearer token", re.compile(_EDGE + r"(?i:bearer)\s{1,4}[A-Za-z0-9._~+/=-]{8,}")),
     (
@@ -82,7 +87,10 @@ class BoundedText:
     """SHA-256 (hex) of the whole redacted text; None where the text is stored as it was given."""
 
     def fields(self, name: str) -> dict[str, str | int]:
-        """Give the payload's fields for this text: ``name`` and, where the text was changed, ``name_length`` and ``name_sha256``."""
+        """Give the payload's fields for this text.
+
+        They are ``name`` and, where the text was changed, ``name_length`` and ``name_sha256``.
+        """
         if self.length is None or self.sha256 is None:
             return {name: self.text}
         return {name: self.text, f"{name}_length": self.length, f"{name}_sha256": self.sha256}

@@ -1,8 +1,8 @@
 """
 What reads give: the current state of Runs and Attempts, and pages of things (R1.4).
 
-Views are plain frozen values. They hold no token and no secret; the handle and the PID of a process are only in ``ExecutionView``, which
-is for whoever looks after processes.
+Views are plain frozen values. They hold no token and no secret; the handle and the PID of a process are only in
+``ExecutionView``, which is for whoever looks after processes.
 """
 
 from __future__ import annotations
