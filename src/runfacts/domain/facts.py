@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -108,7 +108,7 @@ class Fact:
         """Apply the fact to its aggregate, or begin one, as ``eventsourcing`` rebuilds aggregates."""
         from runfacts.domain.history import evolve
 
-        return evolve(self, aggregate)
+        return cast("_Aggregate | None", evolve(self, aggregate))
 
 
 def envelope(fact: Fact) -> Mapping[str, str | int | None]:
