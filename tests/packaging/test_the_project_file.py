@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -19,8 +19,15 @@ EXTRAS = {
 }
 DEVELOPMENT = [Requirement(line) for line in PROJECT["dependency-groups"]["dev"]]
 ALL = [*CORE, *(requirement for extra in EXTRAS.values() for requirement in extra), *DEVELOPMENT]
-LOCK = (ROOT / "requirements.lock").read_text()
-LOCKED = {canonicalize_name(name): pin for name, pin in re.findall(r"^([a-z0-9-]+)==([^ ]+)", LOCK, re.MULTILINE)}
+
+
+def pins(lock: str) -> dict[str, str]:
+    """What a lock's text pins: names and versions."""
+    return {canonicalize_name(name): pin for name, pin in re.findall(r"^([a-z0-9-]+)==([^ ]+)", lock, re.MULTILINE)}
+
+
+LOCKS = {name: (ROOT / name).read_text() for name in ("requirements.lock", "requirements-lowest.lock")}
+LOCKED, LOWEST = (pins(LOCKS[name]) for name in ("requirements.lock", "requirements-lowest.lock"))
 
 
 def test_the_core_needs_these_and_no_more() -> None:
@@ -47,10 +54,14 @@ def test_every_range_has_both_ends(requirement: Requirement) -> None:
 
 
 @pytest.mark.parametrize("requirement", ALL, ids=str)
-def test_the_locked_version_is_within_the_range_and_is_the_one_installed(requirement: Requirement) -> None:
-    locked = LOCKED[canonicalize_name(requirement.name)]
-    assert requirement.specifier.contains(locked)
-    assert version(requirement.name) == locked
+def test_the_locked_version_is_within_the_range(requirement: Requirement) -> None:
+    assert requirement.specifier.contains(LOCKED[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize("requirement", ALL, ids=str)
+def test_the_lowest_version_that_is_tested_is_the_lower_end_of_the_range(requirement: Requirement) -> None:
+    (lower,) = (part.version for part in requirement.specifier if part.operator == ">=")
+    assert Version(LOWEST[canonicalize_name(requirement.name)]) == Version(lower)
 
 
 def test_an_extra_that_repeats_a_dependency_repeats_its_range() -> None:
@@ -59,15 +70,17 @@ def test_an_extra_that_repeats_a_dependency_repeats_its_range() -> None:
     ]
 
 
-def test_the_lock_names_no_host_and_no_folder() -> None:
-    entries = [line for line in LOCK.splitlines() if not line.lstrip().startswith("#")]
-    assert not [line for line in entries if "://" in line or "@" in line or "/" in line or line.startswith("-")]
-    assert "://" not in LOCK
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_names_no_host_and_no_folder(name: str) -> None:
+    assert "://" not in LOCKS[name]
+    entries = [line for line in LOCKS[name].splitlines() if not line.lstrip().startswith("#")]
+    assert not [line for line in entries if "@" in line or "/" in line or line.startswith("-")]
 
 
-def test_the_lock_has_a_hash_for_every_version() -> None:
-    entries = re.split(r"^(?=[a-z0-9-]+==)", LOCK, flags=re.MULTILINE)[1:]
-    assert len(entries) == len(LOCKED)
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_a_hash_for_every_version(name: str) -> None:
+    entries = re.split(r"^(?=[a-z0-9-]+==)", LOCKS[name], flags=re.MULTILINE)[1:]
+    assert len(entries) == len(pins(LOCKS[name]))
     assert all("--hash=sha256:" in entry for entry in entries)
 
 
