@@ -1,0 +1,116 @@
+"""
+Time comes in from outside (R5).
+
+On PostgreSQL the database's own time decides, through the one function ``runfacts_now_ms()``; a process's clock is only asked for
+what never decides an expiry. On SQLite all processes share one host: the wall clock is for people, and the boot clock, which a jump of
+the wall clock does not touch and which goes on while the machine sleeps, decides leases. Its values mean something only within
+one boot, hence the boot id beside them.
+
+``CLOCK_BOOTTIME`` differs in a time namespace with an offset, and the boot id can be hidden by a mount: both are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from runfacts.domain.errors import UnsupportedPlatform
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_PROC_SUPER_MAGIC = 0x9FA0
+
+
+class Clock(Protocol):
+    """Where a ledger gets its time from."""
+
+    def wall_ms(self) -> int:
+        """Return the wall time in UTC milliseconds."""
+        ...
+
+    def boot_ms(self) -> int:
+        """Return the milliseconds since this machine started, sleep included."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return the id of this boot: a UUID in its usual text form, another one after every start."""
+        ...
+
+
+class SystemClock:
+    """The clocks of this machine. Making one fails where they cannot be trusted (``UnsupportedPlatform``)."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        """Read the boot id from procfs itself and refuse a time namespace with an offset (R5.2)."""
+        self._boot_id = read_boot_id(proc)
+        refuse_time_offset(proc)
+
+    def wall_ms(self) -> int:
+        """See ``Clock``."""
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        """See ``Clock``."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+    def boot_id(self) -> str:
+        """See ``Clock``."""
+        return self._boot_id
+
+
+def read_boot_id(proc: Path = Path("/proc")) -> str:
+    """Return this boot's id, read from procfs and from nothing that may be mounted over it."""
+    path = proc / "sys/kernel/random/boot_id"
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        raise UnsupportedPlatform("the boot clock, by which leases of a SQLite ledger are kept,")
+    try:
+        with path.open("rb") as file:
+            content = file.read(64)
+            same_file_system = os.fstat(file.fileno()).st_dev == proc.stat().st_dev
+    except OSError:
+        raise UnsupportedPlatform(f"the boot id ({path})") from None
+    if not same_file_system:
+        raise UnsupportedPlatform(f"a boot id from the kernel itself (something is mounted over {path})")
+    try:
+        return str(uuid.UUID(content.decode("ascii").strip()))
+    except ValueError:
+        raise UnsupportedPlatform(f"the boot id ({path} holds no UUID)") from None
+
+
+def refuse_time_offset(proc: Path = Path("/proc")) -> None:
+    """Refuse a process whose boot clock is shifted against its host's: its leases would mean something else to others."""
+    try:
+        lines = (proc / "self/timens_offsets").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return  # a kernel without time namespaces has no offsets
+    for line in lines:
+        name, *offsets = line.split()
+        if name in {"boottime", "7"} and any(int(offset) for offset in offsets):
+            raise UnsupportedPlatform(
+                "a boot clock without an offset (this process is in a time namespace that has one)"
+            )
+
+
+def install_test_clock(connection: Connection, now_ms: int) -> None:
+    """
+    Make ``runfacts_now_ms()`` of a PostgreSQL test database answer from the one-row table ``runfacts_test_clock``.
+
+    The caller commits. ``set_test_clock`` moves it. Never for a database that anybody relies on.
+    """
+    connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS runfacts_test_clock (now_ms bigint NOT NULL)")
+    connection.exec_driver_sql("DELETE FROM runfacts_test_clock")
+    connection.exec_driver_sql("INSERT INTO runfacts_test_clock VALUES (%(now_ms)s)", {"now_ms": now_ms})
+    connection.exec_driver_sql("GRANT SELECT ON runfacts_test_clock TO PUBLIC")
+    connection.exec_driver_sql(
+        "CREATE OR REPLACE FUNCTION runfacts_now_ms() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE"
+        " AS 'SELECT now_ms FROM runfacts_test_clock'"
+    )
+
+
+def set_test_clock(connection: Connection, now_ms: int) -> None:
+    """Set the time that ``runfacts_now_ms()`` of a test database answers; the caller commits."""
+    connection.exec_driver_sql("UPDATE runfacts_test_clock SET now_ms = %(now_ms)s", {"now_ms": now_ms})

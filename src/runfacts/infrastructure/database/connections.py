@@ -1,0 +1,233 @@
+"""
+Connections: short transactions on the driver's own connection, taken from SQLAlchemy's pool.
+
+``Database.transaction()`` writes: BEGIN IMMEDIATE on SQLite, READ COMMITTED on PostgreSQL; it commits when the block ends and leaves
+nothing behind when the block fails. ``reading()`` sees what is committed, statement by statement, and holds nothing in between.
+``joined()`` puts our writes into a transaction that belongs to the caller, inside a savepoint of our own (R4.5).
+
+A statement that failed ends its transaction on both databases: PostgreSQL insists on it, and code that works on one must not depend on
+the other. When the connection breaks while COMMIT is under way nobody knows what became of it: ``OutcomeUnknown`` says so, and the
+ledger looks it up (R4.6).
+
+Objects of this module are safe to use from several threads, a transaction from one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
+from sqlalchemy.orm import Session
+
+from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, OutcomeUnknown
+from runfacts.infrastructure.database.clocks import Clock
+from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
+from runfacts.infrastructure.database.errors import translate
+from runfacts.infrastructure.database.statements import Parameters, Statement
+from runfacts.infrastructure.database.tables import ledger_meta
+from runfacts.infrastructure.steps import NO_STEPS, Steps
+
+Row = tuple[Any, ...]
+
+_NOTHING: Final[Parameters] = {}
+_NOW: Final = Statement("now", {POSTGRESQL: "SELECT runfacts_now_ms()", SQLITE: "SELECT 0"})
+_LEDGER_ID: Final = Statement(
+    "ledger_id", select(ledger_meta.c.value).where(ledger_meta.c.key == constant("ledger_id"))
+)
+
+
+class Reading:
+    """Reads on one connection. Rows are plain tuples."""
+
+    __slots__ = ("_cursor", "_driver_error", "clock", "dialect", "failure", "steps")
+
+    def __init__(self, cursor: Any, database: Database) -> None:  # noqa: ANN401 - either driver's cursor
+        """Use ``cursor`` of the driver."""
+        self._cursor = cursor
+        self._driver_error = database.driver_error
+        self.clock = database.clock
+        self.dialect = database.dialect
+        self.steps = database.steps
+        self.failure: BaseException | None = None
+
+    def now_ms(self) -> int:
+        """Return the time that decides: the database's on PostgreSQL, the clock's wall time on SQLite (R5)."""
+        if self.dialect == SQLITE:
+            return self.clock.wall_ms()
+        row = self.row(_NOW)
+        return int(row[0]) if row is not None else 0
+
+    def row(self, statement: Statement, parameters: Parameters = _NOTHING) -> Row | None:
+        """Return the first row, or ``None``."""
+        rows = self.rows(statement, parameters)
+        return rows[0] if rows else None
+
+    def rows(self, statement: Statement, parameters: Parameters = _NOTHING) -> list[Row]:
+        """Return all rows."""
+        compiled = statement.compiled(self.dialect)
+        self.steps.reached(statement.before)
+        try:
+            self._cursor.execute(compiled.text, compiled.bind(parameters))
+            rows: list[Row] = self._cursor.fetchall()
+        except self._driver_error as error:
+            self._fail(error)
+        self.steps.reached(statement.after)
+        return rows
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        self.failure = translate(error) or error
+        if self.failure is error:
+            raise error
+        raise self.failure from error
+
+
+class Transaction(Reading):
+    """Reads and writes that become visible together, or not at all."""
+
+    __slots__ = ()
+
+    def run(self, statement: Statement, parameters: Parameters = _NOTHING) -> int:
+        """Execute a statement that returns no rows; return how many rows it changed."""
+        compiled = statement.compiled(self.dialect)
+        self.steps.reached(statement.before)
+        try:
+            self._cursor.execute(compiled.text, compiled.bind(parameters))
+        except self._driver_error as error:
+            self._fail(error)
+        self.steps.reached(statement.after)
+        return int(self._cursor.rowcount)
+
+    def run_many(self, statement: Statement, parameters: Sequence[Parameters]) -> int:
+        """Execute a statement that returns no rows once per set of parameters; return how many rows it changed in all."""
+        if not parameters:
+            return 0
+        compiled = statement.compiled(self.dialect)
+        self.steps.reached(statement.before)
+        try:
+            self._cursor.executemany(compiled.text, [compiled.bind(each) for each in parameters])
+        except self._driver_error as error:
+            self._fail(error)
+        self.steps.reached(statement.after)
+        return int(self._cursor.rowcount)
+
+
+class Database:
+    """One database and its pool of connections."""
+
+    def __init__(self, engine: Engine, *, clock: Clock, steps: Steps = NO_STEPS, busy_timeout_ms: int = 5_000) -> None:
+        """Use ``engine`` of ``engines.build_engine``."""
+        self.engine = engine
+        self.dialect: str = engine.dialect.name
+        self.clock = clock
+        self.steps = steps
+        self.driver_error: type[Exception] = engine.dialect.loaded_dbapi.Error
+        self.refusal: DatabaseError | None = None
+        """Why this process must not write, where it must not (R5.2)."""
+        self._busy_timeout_ms = busy_timeout_ms
+        # SQLite has one writer. Threads of this process take turns here instead of polling its file lock, which is not fair.
+        self._turn = threading.Lock()
+        self._ledger_id: str | None = None
+
+    def ledger_id(self) -> str:
+        """Return the ledger's own id, by which another connection is known to lead to the same one."""
+        if self._ledger_id is None:
+            with self.reading() as reading:
+                row = reading.row(_LEDGER_ID)
+            if row is None:
+                raise DatabaseCorrupt("the ledger has no id")
+            self._ledger_id = str(row[0])
+        return self._ledger_id
+
+    def close(self) -> None:
+        """Close every connection that is not in use."""
+        self.engine.dispose()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Write: commit when the block ends, roll back when it raises. Raises ``LostRace`` and ``DatabaseError``."""
+        if self.refusal is not None:
+            raise self.refusal
+        if self.dialect == SQLITE:
+            if not self._turn.acquire(timeout=self._busy_timeout_ms / 1_000):
+                raise DatabaseBusy("another thread is writing to the ledger for longer than the busy timeout")
+            try:
+                with self._connection() as fairy:
+                    yield from self._write(fairy)
+            finally:
+                self._turn.release()
+        else:
+            with self._connection() as fairy:
+                yield from self._write(fairy)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Read what is committed. Every statement sees its own moment, and nothing stays locked between two."""
+        with self._connection() as fairy:
+            driver: Any = fairy.driver_connection
+            if self.dialect == POSTGRESQL:
+                driver.autocommit = True
+            yield Reading(driver.cursor(), self)
+            if self.dialect == POSTGRESQL:
+                driver.autocommit = False
+
+    @contextmanager
+    def joined(self, caller: Connection | Session) -> Iterator[Transaction]:
+        """Write inside the caller's transaction, which the caller commits (R4.5); ``UnsuitableConnection`` where that is unsafe."""
+        if self.refusal is not None:
+            raise self.refusal
+        from runfacts.infrastructure.database.joining import join
+
+        yield from join(self, caller)
+
+    @contextmanager
+    def _connection(self) -> Iterator[PoolProxiedConnection]:
+        try:
+            fairy = self.engine.raw_connection()
+        except Exception as error:
+            translated = translate(error)
+            if translated is None:
+                raise
+            raise translated from error
+        try:
+            yield fairy
+        except BaseException as error:
+            if not self._restore(fairy.driver_connection):
+                fairy.invalidate(error if isinstance(error, Exception) else None)
+            raise
+        finally:
+            fairy.close()
+
+    def _write(self, fairy: PoolProxiedConnection) -> Iterator[Transaction]:
+        driver: Any = fairy.driver_connection
+        cursor = driver.cursor()
+        if self.dialect == SQLITE:
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                raise (translate(error) or error) from error
+        transaction = Transaction(cursor, self)
+        yield transaction
+        if transaction.failure is not None:
+            raise transaction.failure
+        self.steps.reached("sql:before:commit")
+        try:
+            driver.commit()
+        except self.driver_error as error:
+            if self.dialect == POSTGRESQL and driver.closed:
+                raise OutcomeUnknown("the connection broke while the commit was under way") from error
+            raise (translate(error) or error) from error
+        self.steps.reached("sql:after:commit")
+
+    def _restore(self, driver: Any) -> bool:  # noqa: ANN401 - either driver's connection
+        """Bring a connection back to where the pool wants it; whether that was possible."""
+        try:
+            driver.rollback()
+            if self.dialect == POSTGRESQL:
+                driver.autocommit = False
+        except self.driver_error:
+            return False
+        return True

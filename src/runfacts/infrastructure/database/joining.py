@@ -1,0 +1,127 @@
+"""
+Our writes in a transaction that belongs to the caller (R4.5).
+
+The caller's transaction must be able to carry them: the same ledger, the isolation that our compare-and-set stands on, a commit that
+waits for the disk, and on SQLite a transaction that can still become a writer. What cannot is refused before anything is written.
+
+Our part stands in a savepoint: a lost race or a refusal leaves the caller's own work as it was, and the transaction usable.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from runfacts.domain.errors import DatabaseBusy, UnsuitableConnection
+from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.errors import is_stale_snapshot, translate
+
+if TYPE_CHECKING:
+    from runfacts.infrastructure.database.connections import Database, Transaction
+
+_LEDGER_ID: Final = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+_SYNCHRONOUS_FULL: Final = 2
+
+# One round trip: what must hold, the ledger's id, and a commit that waits for the disk (for this transaction only).
+_POSTGRESQL_CHECK: Final = """
+SELECT current_setting('transaction_isolation'),
+       current_setting('transaction_read_only'),
+       set_config('synchronous_commit',
+                  CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+       (SELECT value FROM ledger_meta WHERE key = 'ledger_id')
+"""
+
+
+def join(database: Database, caller: Connection | Session) -> Iterator[Transaction]:
+    """Yield a transaction inside the caller's; raises ``UnsuitableConnection``."""
+    from runfacts.infrastructure.database.connections import Transaction
+
+    connection = caller.connection() if isinstance(caller, Session) else caller
+    if (connection.dialect.name, connection.dialect.driver) != (
+        database.engine.dialect.name,
+        database.engine.dialect.driver,
+    ):
+        raise UnsuitableConnection(
+            f"the connection is for {connection.dialect.name} through {connection.dialect.driver}, the ledger is"
+            f" {database.engine.dialect.name} through {database.engine.dialect.driver}"
+        )
+    if not connection.in_transaction():
+        connection.begin()
+    driver: Any = connection.connection.driver_connection
+    cursor = _sqlite_cursor(database, driver) if database.dialect == SQLITE else _postgresql_cursor(database, driver)
+    cursor.execute("SAVEPOINT runfacts")
+    transaction = Transaction(cursor, database)
+    try:
+        yield transaction
+        if transaction.failure is not None:
+            raise transaction.failure
+    except BaseException:
+        _undo(database, cursor)
+        raise
+    cursor.execute("RELEASE SAVEPOINT runfacts")
+
+
+def _undo(database: Database, cursor: Any) -> None:  # noqa: ANN401 - either driver's cursor
+    try:
+        cursor.execute("ROLLBACK TO SAVEPOINT runfacts")
+        cursor.execute("RELEASE SAVEPOINT runfacts")
+    except database.driver_error:
+        # The connection or the whole transaction is gone, and our part with it; the first error says why.
+        return
+
+
+def _postgresql_cursor(database: Database, driver: Any) -> Any:  # noqa: ANN401 - psycopg is optional
+    from psycopg.rows import tuple_row
+
+    if driver.autocommit:
+        raise UnsuitableConnection("the connection is in autocommit: facts and state would not be written together")
+    cursor = driver.cursor(row_factory=tuple_row)
+    try:
+        isolation, read_only, _, ledger_id = cursor.execute(_POSTGRESQL_CHECK).fetchone()
+    except database.driver_error as error:
+        raise UnsuitableConnection(
+            f"the connection cannot be used: {translate(error) or 'no ledger is there'}"
+        ) from error
+    if isolation != "read committed":
+        raise UnsuitableConnection(f"the transaction is {isolation}; the ledger needs read committed")
+    if read_only != "off":
+        raise UnsuitableConnection("the transaction is read-only")
+    _same_ledger(database, ledger_id)
+    return cursor
+
+
+def _sqlite_cursor(database: Database, driver: sqlite3.Connection) -> sqlite3.Cursor:
+    cursor = driver.cursor()
+    cursor.row_factory = None
+    if not driver.in_transaction and (driver.isolation_level is None or getattr(driver, "autocommit", -1) is True):
+        raise UnsuitableConnection("the connection is in autocommit: facts and state would not be written together")
+    if cursor.execute("PRAGMA foreign_keys").fetchone() != (1,):
+        raise UnsuitableConnection("foreign keys are off; set PRAGMA foreign_keys=ON when connecting")
+    if cursor.execute("PRAGMA synchronous").fetchone()[0] < _SYNCHRONOUS_FULL:
+        raise UnsuitableConnection("commits do not wait for the disk; leave PRAGMA synchronous at FULL")
+    try:
+        if not driver.in_transaction:
+            cursor.execute("BEGIN IMMEDIATE")
+        # Changes nothing, but takes the write lock, or shows that it cannot be had.
+        cursor.execute("UPDATE ledger_meta SET value = value WHERE 0")
+        row = cursor.execute(_LEDGER_ID).fetchone()
+    except sqlite3.Error as error:
+        if is_stale_snapshot(error):
+            raise UnsuitableConnection(
+                "the transaction has read what others have changed since and cannot write any more; begin it with BEGIN IMMEDIATE"
+            ) from error
+        translated = translate(error)
+        if isinstance(translated, DatabaseBusy):
+            raise translated from error
+        raise UnsuitableConnection(f"the transaction cannot write: {translated or error}") from error
+    _same_ledger(database, None if row is None else row[0])
+    return cursor
+
+
+def _same_ledger(database: Database, ledger_id: str | None) -> None:
+    if ledger_id != database.ledger_id():
+        raise UnsuitableConnection("the connection is to another ledger")

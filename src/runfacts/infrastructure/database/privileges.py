@@ -1,0 +1,48 @@
+"""
+What the product's own role may do in PostgreSQL: what it needs, and no more (R1.1).
+
+The role that owns the tables can do anything; the product should not run as it. ``runfacts migrate --app-role ROLE`` gives another role
+SELECT and INSERT on facts, and SELECT, INSERT and UPDATE on current state. An identity column needs no privilege on its sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from runfacts.domain.errors import InvalidValue
+from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, runs
+
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        facts.name: ("SELECT", "INSERT"),
+        runs.name: ("SELECT", "INSERT", "UPDATE"),
+        attempts.name: ("SELECT", "INSERT", "UPDATE"),
+        executions.name: ("SELECT", "INSERT", "UPDATE"),
+        ledger_meta.name: ("SELECT",),
+        "runfacts_schema": ("SELECT",),
+    }
+)
+"""The privileges of the product's role, by table."""
+
+
+def grant(connection: Connection, role: str) -> None:
+    """Give ``role`` exactly ``NEEDED``; what it had on our tables before is taken back first. The role must exist."""
+    known = connection.execute(
+        text("SELECT rolsuper FROM pg_roles WHERE rolname = :role"), {"role": role}
+    ).one_or_none()
+    if known is None:
+        raise InvalidValue("app role", f"{role!r} does not exist in this database server")
+    if known.rolsuper:
+        raise InvalidValue("app role", f"{role!r} is a superuser, whom no privilege binds")
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    schema = quote(str(connection.execute(text("SELECT current_schema()")).scalar_one()))
+    grantee = quote(role)
+    connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {schema} TO {grantee}")
+    connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {schema}.runfacts_now_ms() TO {grantee}")
+    for table, privileges in NEEDED.items():
+        connection.exec_driver_sql(f"REVOKE ALL ON {schema}.{quote(table)} FROM {grantee}")
+        connection.exec_driver_sql(f"GRANT {', '.join(privileges)} ON {schema}.{quote(table)} TO {grantee}")
