@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DATABASES = ("sqlite", "postgresql-16", "postgresql-18")
 
+EPOCH_MS = 1_767_225_600_000
+"""The time at which a PostgreSQL test database stands until its clock is moved: 2026-01-01T00:00:00Z."""
+
 
 @pytest.fixture(scope="session")
 def postgres_16() -> Iterator[PostgresServer]:
@@ -67,13 +70,21 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 def make_template(server: PostgresServer) -> str:
     """Make a database with the present schema and the movable clock; its name, to copy it from."""
-    from runfacts.infrastructure.database.clocks import install_test_clock
-    from runfacts.infrastructure.database.schema import migrate
+    from runfacts.infrastructure.database.clocks import SystemClock, install_test_clock
+    from runfacts.infrastructure.database.connections import Database
+    from runfacts.infrastructure.database.engines import build_engine, parse_url
+    from runfacts.infrastructure.database.schema import upgrade
     from runfacts.testing.postgres import database_name
 
     url = server.create_database()
-    migrate(url)
-    install_test_clock(url)
+    engine = build_engine(parse_url(url), busy_timeout_ms=5_000, wal_limit_bytes=0)
+    database = Database(engine, clock=SystemClock())
+    try:
+        upgrade(database)
+        with engine.begin() as connection:
+            install_test_clock(connection, EPOCH_MS)
+    finally:
+        database.close()  # nobody may be connected to a template
     return database_name(url)
 
 
