@@ -175,6 +175,23 @@ def test_a_server_ends_with_a_test_process_that_is_killed() -> None:
     assert eventually(lambda: not folder.exists())
 
 
+def test_a_forked_child_that_lives_on_neither_ends_the_server_nor_delays_its_end() -> None:
+    program = (
+        "import os, signal\n"
+        "from runfacts.testing.postgres import PostgresServer\n"
+        "server = PostgresServer.start(18)\n"
+        "if (first := os.fork()) == 0:\n"
+        "    raise SystemExit\n"  # runs what is registered for the end of the process
+        "os.waitpid(first, 0)\n"
+        "assert server.pid() is not None\n"
+        "if (second := os.fork()) == 0:\n"
+        "    signal.pause()\n"
+        "server.close()\n"
+        "os.kill(second, signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=DEADLINE_S)
+
+
 def test_a_server_starts_where_user_namespaces_are_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_binaries, "_USER_NAMESPACE", ("false",))
     with PostgresServer.start(18) as server:

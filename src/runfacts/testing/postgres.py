@@ -5,10 +5,10 @@ A server lives in one new folder, in memory where there is room, and is reached 
 made for speed: nothing is flushed, so it survives its own crash (``stop_immediately``, ``restart``), not the machine's.
 ``synchronous_commit`` stays on, because the product looks at it (R4.4) and without flushes it costs nothing.
 
-Nothing is left behind, however the test process ends: beside each server a small shell waits for the end of a pipe
-whose other end only the owner holds. The kernel closes it when the owner exits, crashes or is killed; the shell then
-stops the server and removes the folder. ``close`` does nothing else than close that pipe and wait. A child that the
-owner forked without exec holds the pipe too, so the server lives as long as the last of them.
+Nothing is left behind, however the test process ends: beside each server a small shell waits for a line from, or the
+end of, a pipe whose other end only the owner holds. The kernel closes it when the owner exits, crashes or is killed;
+the shell then stops the server and removes the folder. ``close`` does nothing else than write that line and wait. A
+child that a killed owner had forked without exec holds the pipe too: the server then lives as long as the last of them.
 
 The server is signalled by the number in its own pid file, and only after the process of that number was seen to run on
 this folder.
@@ -57,7 +57,7 @@ jit = off
 # Arguments: $1 the server's folder. Immediate shutdown, since the folder goes away anyhow.
 _WATCH = """
 is_ours() { tr '\\0' '\\n' <"/proc/$pid/cmdline" | grep -qxF -- "$1/data"; }
-cat >/dev/null
+read -r _
 pid=$(head -n 1 "$1/data/postmaster.pid") && if is_ours "$1"; then
     kill -QUIT "$pid"
     while is_ours "$1"; do sleep 0.02; done
@@ -140,12 +140,11 @@ class PostgresServer:
 
     def close(self) -> None:
         """Stop and remove everything. Once is enough, twice does no harm; in a forked child it does nothing."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner or self._watch.returncode is not None:
             return
         atexit.unregister(self.close)
-        if self._watch.stdin is not None:
-            self._watch.stdin.close()
-        self._watch.wait()
+        # communicate() and not close(): a forked child may hold the pipe open.
+        self._watch.communicate(b"\n")
 
     def __enter__(self) -> Self:
         return self
