@@ -1,12 +1,13 @@
 """
 Time comes in from outside (R5).
 
-On PostgreSQL the database's own time decides, through the one function ``runfacts_now_ms()``; a process's clock is only asked for
-what never decides an expiry. On SQLite all processes share one host: the wall clock is for people, and the boot clock, which a jump of
-the wall clock does not touch and which goes on while the machine sleeps, decides leases. Its values mean something only within
-one boot, hence the boot id beside them.
+On PostgreSQL the database's own time decides, through the one function ``runfacts_now_ms()``; a process's clock is
+only asked for what never decides an expiry. On SQLite all processes share one host: the wall clock is for people, and
+the boot clock, which a jump of the wall clock does not touch and which goes on while the machine sleeps, decides
+leases. Its values mean something only within one boot, hence the boot id beside them.
 
-``CLOCK_BOOTTIME`` differs in a time namespace with an offset, and the boot id can be hidden by a mount: both are looked at.
+``CLOCK_BOOTTIME`` differs in a time namespace with an offset, and the boot id can be hidden by a mount: both are
+looked at.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def read_boot_id(proc: Path = Path("/proc")) -> str:
 
 
 def refuse_time_offset(proc: Path = Path("/proc")) -> None:
-    """Refuse a process whose boot clock is shifted against its host's: its leases would mean something else to others."""
+    """Refuse a process whose boot clock is shifted: its leases would mean something else to others."""
     try:
         lines = (proc / "self/timens_offsets").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,12 +1,12 @@
 """
 Connections: short transactions on the driver's own connection, taken from SQLAlchemy's pool.
 
-``Database.transaction()`` writes: BEGIN IMMEDIATE on SQLite, READ COMMITTED on PostgreSQL; it commits when the block ends and leaves
-nothing behind when the block fails. ``reading()`` sees what is committed, statement by statement, and holds nothing in between.
-``joined()`` puts our writes into a transaction that belongs to the caller, inside a savepoint of our own (R4.5).
+``Database.transaction()`` writes: BEGIN IMMEDIATE on SQLite, READ COMMITTED on PostgreSQL; it commits when the block
+ends and leaves nothing behind when the block fails. ``reading()`` sees what is committed, statement by statement, and
+holds nothing in between. ``joined()`` puts our writes into a transaction that belongs to the caller, inside a
+savepoint of our own (R4.5).
 
-A statement that failed ends its transaction on both databases: PostgreSQL insists on it, and code that works on one must not depend on
-the other. When the connection breaks while COMMIT is under way nobody knows what became of it: ``OutcomeUnknown`` says so, and the
+When the connection breaks while COMMIT is under way nobody knows what became of it: ``OutcomeUnknown`` says so, and the
 ledger looks it up (R4.6).
 
 Objects of this module are safe to use from several threads, a transaction from one.
@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
 from sqlalchemy.orm import Session
@@ -27,92 +27,17 @@ from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError,
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
 from runfacts.infrastructure.database.errors import translate
-from runfacts.infrastructure.database.statements import Parameters, Statement
+from runfacts.infrastructure.database.joining import join
+from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
+from runfacts.infrastructure.database.transactions import Reading, Row, Transaction
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
-Row = tuple[Any, ...]
+__all__ = ["Database", "Reading", "Row", "Transaction"]
 
-_NOTHING: Final[Parameters] = {}
-_NOW: Final = Statement("now", {POSTGRESQL: "SELECT runfacts_now_ms()", SQLITE: "SELECT 0"})
 _LEDGER_ID: Final = Statement(
     "ledger_id", select(ledger_meta.c.value).where(ledger_meta.c.key == constant("ledger_id"))
 )
-
-
-class Reading:
-    """Reads on one connection. Rows are plain tuples."""
-
-    __slots__ = ("_cursor", "_driver_error", "clock", "dialect", "failure", "steps")
-
-    def __init__(self, cursor: Any, database: Database) -> None:  # noqa: ANN401 - either driver's cursor
-        """Use ``cursor`` of the driver."""
-        self._cursor = cursor
-        self._driver_error = database.driver_error
-        self.clock = database.clock
-        self.dialect = database.dialect
-        self.steps = database.steps
-        self.failure: BaseException | None = None
-
-    def now_ms(self) -> int:
-        """Return the time that decides: the database's on PostgreSQL, the clock's wall time on SQLite (R5)."""
-        if self.dialect == SQLITE:
-            return self.clock.wall_ms()
-        row = self.row(_NOW)
-        return int(row[0]) if row is not None else 0
-
-    def row(self, statement: Statement, parameters: Parameters = _NOTHING) -> Row | None:
-        """Return the first row, or ``None``."""
-        rows = self.rows(statement, parameters)
-        return rows[0] if rows else None
-
-    def rows(self, statement: Statement, parameters: Parameters = _NOTHING) -> list[Row]:
-        """Return all rows."""
-        compiled = statement.compiled(self.dialect)
-        self.steps.reached(statement.before)
-        try:
-            self._cursor.execute(compiled.text, compiled.bind(parameters))
-            rows: list[Row] = self._cursor.fetchall()
-        except self._driver_error as error:
-            self._fail(error)
-        self.steps.reached(statement.after)
-        return rows
-
-    def _fail(self, error: BaseException) -> NoReturn:
-        self.failure = translate(error) or error
-        if self.failure is error:
-            raise error
-        raise self.failure from error
-
-
-class Transaction(Reading):
-    """Reads and writes that become visible together, or not at all."""
-
-    __slots__ = ()
-
-    def run(self, statement: Statement, parameters: Parameters = _NOTHING) -> int:
-        """Execute a statement that returns no rows; return how many rows it changed."""
-        compiled = statement.compiled(self.dialect)
-        self.steps.reached(statement.before)
-        try:
-            self._cursor.execute(compiled.text, compiled.bind(parameters))
-        except self._driver_error as error:
-            self._fail(error)
-        self.steps.reached(statement.after)
-        return int(self._cursor.rowcount)
-
-    def run_many(self, statement: Statement, parameters: Sequence[Parameters]) -> int:
-        """Execute a statement that returns no rows once per set of parameters; return how many rows it changed in all."""
-        if not parameters:
-            return 0
-        compiled = statement.compiled(self.dialect)
-        self.steps.reached(statement.before)
-        try:
-            self._cursor.executemany(compiled.text, [compiled.bind(each) for each in parameters])
-        except self._driver_error as error:
-            self._fail(error)
-        self.steps.reached(statement.after)
-        return int(self._cursor.rowcount)
 
 
 class Database:
@@ -128,7 +53,8 @@ class Database:
         self.refusal: DatabaseError | None = None
         """Why this process must not write, where it must not (R5.2)."""
         self._busy_timeout_ms = busy_timeout_ms
-        # SQLite has one writer. Threads of this process take turns here instead of polling its file lock, which is not fair.
+        # SQLite has one writer. Threads of this process take turns here instead of polling its file lock, which is
+        # not fair.
         self._turn = threading.Lock()
         self._ledger_id: str | None = None
 
@@ -176,11 +102,9 @@ class Database:
 
     @contextmanager
     def joined(self, caller: Connection | Session) -> Iterator[Transaction]:
-        """Write inside the caller's transaction, which the caller commits (R4.5); ``UnsuitableConnection`` where that is unsafe."""
+        """Write inside the caller's transaction (R4.5), which the caller commits; raises ``UnsuitableConnection``."""
         if self.refusal is not None:
             raise self.refusal
-        from runfacts.infrastructure.database.joining import join
-
         yield from join(self, caller)
 
     @contextmanager

@@ -3,8 +3,8 @@ What SQLAlchemy Core writes differently for SQLite and PostgreSQL: each differen
 
 * ``identifier()``  the type of ids, names and other texts that are compared: byte order on both.
 * ``octets()``      the length of a text in bytes of UTF-8.
-* ``one_of()``      "this column is one of that list", with the whole list as one parameter, so that the statement's text, and with
-  it the server's prepared statement, stays the same for any length.
+* ``one_of()``      "this column is one of that list", with the whole list as one parameter, so that the statement's
+  text, and with it the server's prepared statement, stays the same for any length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def identifier() -> TypeEngine[str]:
 
 
 def big_integer() -> TypeEngine[int]:
-    """64 bits on both; only a column declared INTEGER can be SQLite's row number, and only INTEGER is allowed in strict tables."""
+    """64 bits on both: SQLite's row number must be declared INTEGER, and its strict tables know nothing longer."""
     return BigInteger().with_variant(Integer(), SQLITE)
 
 
@@ -71,7 +71,7 @@ class one_of(FunctionElement[Any]):  # noqa: N801 - reads as the SQL operator th
 @compiles(one_of, SQLITE)
 def _one_of_sqlite(element: one_of, compiler: SQLCompiler, **kw: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own signature
     column, values = (compiler.process(clause, **kw) for clause in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({values}))"
+    return f"{column} IN (SELECT value FROM json_each({values}))"  # noqa: S608 - two compiled parts
 
 
 @compiles(one_of, POSTGRESQL)
@@ -84,7 +84,7 @@ def constant(value: str) -> ColumnElement[str]:
     """
     Our own word, written into the statement instead of bound.
 
-    A partial index is only used when the planner sees the very words of its condition; a parameter hides them from a prepared
-    statement. Never for anything that comes from outside.
+    A partial index is only used when the planner sees the very words of its condition; a parameter hides them from a
+    prepared statement. Never for anything that comes from outside.
     """
     return literal(value, Text(), literal_execute=True)

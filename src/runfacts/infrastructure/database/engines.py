@@ -1,12 +1,13 @@
 """
 From a URL to an engine, with every connection's settings in force (R4.4).
 
-SQLite: WAL, ``synchronous=FULL``, foreign keys, a bounded busy wait, transactions begun by us and not by the driver. The file is
-created for its owner alone. PostgreSQL through psycopg 3: READ COMMITTED, statement timeout 5 s, lock timeout 1 s,
-idle-in-transaction timeout 10 s, commits that wait for the disk. All are set on the session, so that a role's, a database's or a
-server's own defaults do not matter.
+SQLite: WAL, ``synchronous=FULL``, foreign keys, a bounded busy wait, transactions begun by us and not by the driver.
+The file is created for its owner alone. PostgreSQL through psycopg 3: READ COMMITTED, statement timeout 5 s, lock
+timeout 1 s, idle-in-transaction timeout 10 s, commits that wait for the disk. All are set on the session, so that a
+role's, a database's or a server's own defaults do not matter.
 
-A pooled connection whose server has gone is noticed when it is taken out, without a round trip: its socket has become readable.
+A pooled connection whose server has gone is noticed when it is taken out, without a round trip: its socket has become
+readable.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ SELECT set_config('default_transaction_isolation', 'read committed', false),
        set_config('lock_timeout', %(lock)s, false),
        set_config('idle_in_transaction_session_timeout', %(idle)s, false),
        set_config('synchronous_commit',
-                  CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false),
+                  CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END,
+                  false),
        set_config('client_encoding', 'UTF8', false)
 """
 
 
 def parse_url(url: str) -> URL:
-    """Return the database that ``url`` names: a SQLite file or a PostgreSQL database; else ``MalformedUrl``, without a password."""
+    """Return what ``url`` names, a SQLite file or a PostgreSQL database; else ``MalformedUrl``, without a password."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

@@ -1,9 +1,10 @@
 """
-What the drivers raise, in our words: one function, matched on constraints and codes, never on prose where there is a code.
+What the drivers raise, in our words: one function, matched on constraints and codes.
 
-* A unique constraint of ours, a deadlock or a serialization failure is a ``LostRace``: somebody else was first. The command that
-  lost re-reads and decides again, a bounded number of times (R4.3, R4.4).
-* What the database cannot do right now, or at all, is a ``DatabaseError`` of the domain: busy, full, read-only, unreachable, corrupt.
+* A unique constraint of ours, a deadlock or a serialization failure is a ``LostRace``: somebody else was first. The
+  command that lost re-reads and decides again, a bounded number of times (R4.3, R4.4).
+* What the database cannot do right now, or at all, is a ``DatabaseError`` of the domain: busy, full, read-only,
+  unreachable, corrupt.
 * Everything else, a violated CHECK or a wrong statement, is a mistake of ours and goes up unchanged.
 
 PostgreSQL names the constraint; SQLite names its columns. Both come out as the constraint's name.
@@ -48,14 +49,14 @@ def _unique_constraints() -> Mapping[str, str]:
     """Return the name of every unique constraint, by that name and by how SQLite names its columns."""
     found: dict[str, str] = {}
     for table in metadata.tables.values():
-        for rule in (*table.constraints, *table.indexes):
-            unique = isinstance(rule, UniqueConstraint | PrimaryKeyConstraint) or (
-                isinstance(rule, Index) and rule.unique
-            )
-            if unique:
-                name = str(rule.name)
-                found[name] = name
-                found[", ".join(f"{table.name}.{column.name}" for column in rule.columns)] = name
+        rules: list[UniqueConstraint | PrimaryKeyConstraint | Index] = [rule for rule in table.indexes if rule.unique]
+            index for index in table.indexes if index.unique
+        ]
+        rules += [rule for rule in table.constraints if isinstance(rule, UniqueConstraint | PrimaryKeyConstraint)]
+        for rule in rules:
+            name = str(rule.name)
+            found[name] = name
+            found[", ".join(f"{table.name}.{column.name}" for column in rule.columns)] = name
     return MappingProxyType(found)
 
 
@@ -172,5 +173,5 @@ def _from_psycopg(error: psycopg.Error) -> RunfactsError | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return a driver's message as one line; libpq's connection errors name host, port, database and user, no password."""
+    """Return a driver's message as one line; libpq's errors name host, port, database and user, never the password."""
     return " ".join(str(error).split()) or type(error).__name__

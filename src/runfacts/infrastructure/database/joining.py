@@ -1,10 +1,12 @@
 """
 Our writes in a transaction that belongs to the caller (R4.5).
 
-The caller's transaction must be able to carry them: the same ledger, the isolation that our compare-and-set stands on, a commit that
-waits for the disk, and on SQLite a transaction that can still become a writer. What cannot is refused before anything is written.
+The caller's transaction must be able to carry them: the same ledger, the isolation that our compare-and-set stands
+on, a commit that waits for the disk, and on SQLite a transaction that can still become a writer. What cannot is
+refused before anything is written.
 
-Our part stands in a savepoint: a lost race or a refusal leaves the caller's own work as it was, and the transaction usable.
+Our part stands in a savepoint: a lost race or a refusal leaves the caller's own work as it was, and the transaction
+usable.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from sqlalchemy.orm import Session
 from runfacts.domain.errors import DatabaseBusy, UnsuitableConnection
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.errors import is_stale_snapshot, translate
+from runfacts.infrastructure.database.transactions import Transaction
 
 if TYPE_CHECKING:
-    from runfacts.infrastructure.database.connections import Database, Transaction
+    from runfacts.infrastructure.database.connections import Database
 
 _LEDGER_ID: Final = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
 _SYNCHRONOUS_FULL: Final = 2
@@ -31,15 +34,14 @@ _POSTGRESQL_CHECK: Final = """
 SELECT current_setting('transaction_isolation'),
        current_setting('transaction_read_only'),
        set_config('synchronous_commit',
-                  CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
+                  CASE WHEN current_setting('synchronous_commit') = 'remote_apply' THEN 'remote_apply' ELSE 'on' END,
+                  true),
        (SELECT value FROM ledger_meta WHERE key = 'ledger_id')
 """
 
 
 def join(database: Database, caller: Connection | Session) -> Iterator[Transaction]:
     """Yield a transaction inside the caller's; raises ``UnsuitableConnection``."""
-    from runfacts.infrastructure.database.connections import Transaction
-
     connection = caller.connection() if isinstance(caller, Session) else caller
     if (connection.dialect.name, connection.dialect.driver) != (
         database.engine.dialect.name,
@@ -57,11 +59,12 @@ def join(database: Database, caller: Connection | Session) -> Iterator[Transacti
     transaction = Transaction(cursor, database)
     try:
         yield transaction
-        if transaction.failure is not None:
-            raise transaction.failure
     except BaseException:
         _undo(database, cursor)
         raise
+    if transaction.failure is not None:
+        _undo(database, cursor)
+        raise transaction.failure
     cursor.execute("RELEASE SAVEPOINT runfacts")
 
 
@@ -112,7 +115,7 @@ def _sqlite_cursor(database: Database, driver: sqlite3.Connection) -> sqlite3.Cu
     except sqlite3.Error as error:
         if is_stale_snapshot(error):
             raise UnsuitableConnection(
-                "the transaction has read what others have changed since and cannot write any more; begin it with BEGIN IMMEDIATE"
+                "the transaction has read what others have changed since and can no longer write; use BEGIN IMMEDIATE"
             ) from error
         translated = translate(error)
         if isinstance(translated, DatabaseBusy):

@@ -1,8 +1,9 @@
 """
 Opening a database: the one order in which file, schema and machine are looked at.
 
-SQLite: the file is made if it may be, refused if it lies on a network or belongs to another machine (for writing only: reading does no
-harm), and its schema is brought up to date. PostgreSQL: the schema is only compared; ``runfacts migrate`` changes it.
+SQLite: the file is made if it may be, refused if it lies on a network or belongs to another machine (for writing
+only: reading does no harm), and its schema is brought up to date. PostgreSQL: the schema is only compared; ``runfacts
+migrate`` changes it.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def migrate(
     """
     Create or upgrade the ledger at ``url`` (`runfacts migrate`).
 
-    ``app_role`` (PostgreSQL) is given what the product needs and no more. ``adopt`` (SQLite) makes this machine the owner of a file
-    that belongs to another one or lies on a network file system; the operator knows that nobody else uses it any more.
+    ``app_role`` (PostgreSQL) is given what the product needs and no more. ``adopt`` (SQLite) makes this machine the
+    owner of a file that belongs to another one or lies on a network file system; the operator knows that nobody else
+    uses it any more.
     """
     database = connect(url, create=True)
     try:

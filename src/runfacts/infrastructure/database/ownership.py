@@ -1,9 +1,9 @@
 """
 One machine per SQLite file (R5.2).
 
-Leases of a SQLite ledger are kept by this host's boot clock, and its locks and shared memory work on one host only. So the file records
-the machine that it belongs to. Another machine, or a network file system, may read it but not write, until an operator adopts it
-(``runfacts migrate --adopt``), knowing that nobody else uses it any more.
+Leases of a SQLite ledger are kept by this host's boot clock, and its locks and shared memory work on one host only.
+So the file records the machine that it belongs to. Another machine, or a network file system, may read it but not
+write, until an operator adopts it (``runfacts migrate --adopt``), knowing that nobody else uses it any more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """
 What the product's own role may do in PostgreSQL: what it needs, and no more (R1.1).
 
-The role that owns the tables can do anything; the product should not run as it. ``runfacts migrate --app-role ROLE`` gives another role
-SELECT and INSERT on facts, and SELECT, INSERT and UPDATE on current state. An identity column needs no privilege on its sequence.
+The role that owns the tables can do anything; the product should not run as it. ``runfacts migrate --app-role ROLE``
+gives another role SELECT and INSERT on facts, and SELECT, INSERT and UPDATE on current state. An identity column
+needs no privilege on its sequence.
 """
 
 from __future__ import annotations

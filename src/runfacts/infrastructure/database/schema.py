@@ -1,12 +1,12 @@
 """
 The schema: which release the tables are of, and how they get to the present one.
 
-Migrations are Alembic revisions in ``migrations/``; what they made last is noted in the table ``runfacts_schema``. Each revision runs SQL
-that was frozen when it was released. ``create`` makes the same from the tables of today, at once and without Alembic: that is what a
-new SQLite ledger gets, and a test compares the two catalogs.
+Migrations are Alembic revisions in ``migrations/``; what they made last is noted in the table ``runfacts_schema``.
+Each revision runs SQL that was frozen when it was released. ``create`` makes the same from the tables of today, at
+once and without Alembic: that is what a new SQLite ledger gets, and a test compares the two catalogs.
 
-A SQLite ledger brings itself up to date when it is opened. A PostgreSQL one is only ever changed by ``runfacts migrate``, and a
-schema of a later release is refused on both before anything is written.
+A SQLite ledger brings itself up to date when it is opened. A PostgreSQL one is only ever changed by ``runfacts
+migrate``, and a schema of a later release is refused on both before anything is written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def revision(connection: Connection) -> str | None:
     """Return the revision of the tables, or ``None`` where there is no ledger."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()  # noqa: S608 - a constant
+    found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all()  # noqa: S608 - ours
     if len(found) != 1:
         raise DatabaseCorrupt(f"{VERSION_TABLE} has {len(found)} rows instead of one")
     return str(found[0])

@@ -1,12 +1,12 @@
 """
 Statements: built once, compiled once per database to the driver's own text, run on the driver's own connection.
 
-Most of the time of a short command goes not into the database but into the layers in front of it. So a hot statement keeps what those
-layers are good for, a text generated from the tables, and skips them afterwards.
+Most of the time of a short command goes not into the database but into the layers in front of it. So a hot statement
+keeps what those layers are good for, a text generated from the tables, and skips them afterwards.
 
-A statement that is the same on both databases is built from the tables. One that differs is a pair of files in ``sql/``, named after
-the statement: ``<name>.sqlite.sql`` and ``<name>.postgresql.sql``, parameters written ``:name``, casts ``CAST(:name AS type)`` (a
-parameter followed by two colons is not recognised as one).
+A statement that is the same on both databases is built from the tables. One that differs is a pair of files in
+``sql/``, named after the statement: ``<name>.sqlite.sql`` and ``<name>.postgresql.sql``, parameters written
+``:name``, casts ``CAST(:name AS type)`` (a parameter followed by two colons is not recognised as one).
 """
 
 from __future__ import annotations
@@ -103,4 +103,4 @@ def _driver_dialect(name: str) -> Dialect:
     """Return SQLAlchemy's dialect with the driver's parameter style; neither imports a driver."""
     if name == SQLITE:
         return sqlite.dialect(paramstyle="named")
-    return postgresql.psycopg.dialect(paramstyle="pyformat")
+    return postgresql.psycopg.dialect(paramstyle="pyformat")  # type: ignore[no-untyped-call]  # it has no annotations

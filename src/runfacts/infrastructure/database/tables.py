@@ -1,14 +1,16 @@
 """
 The tables, once for both databases, with every constraint that the rules name.
 
-Facts are append-only (R1.1); triggers beside these tables refuse everything but INSERT (``sql/append_only.*.sql``). ``runs`` and
-``attempts`` are current state, written in the same transaction as the facts (R1.3). ``executions`` holds claims and what is needed
-to find a process again; it is never rebuilt from facts (R1.2).
+Facts are append-only (R1.1); triggers beside these tables refuse everything but INSERT (``sql/append_only.*.sql``).
+``runs`` and ``attempts`` are current state, written in the same transaction as the facts (R1.3). ``executions`` holds
+claims and what is needed to find a process again; it is never rebuilt from facts (R1.2).
 
-Constraints stand here and not only in the domain because other programs reach a database, too. No condition can become NULL and so
-slip through (a CHECK lets NULL pass): every one compares NOT NULL columns, ``IS NULL`` tests, or says what NULL means.
+Constraints stand here and not only in the domain because other programs reach a database, too. No condition can
+become NULL and so slip through (a CHECK lets NULL pass): every one compares NOT NULL columns, ``IS NULL`` tests, or
+says what NULL means.
 
-Times are UTC milliseconds (``*_at_ms``); a length of time ends in ``_ms``. Ids are canonical UUID text. Flags are 0 or 1.
+Times are UTC milliseconds (``*_at_ms``); a length of time ends in ``_ms``. Ids are canonical UUID text. Flags are 0
+or 1.
 """
 
 from __future__ import annotations
@@ -146,9 +148,9 @@ def _partial(name: str, condition: ColumnElement[bool], *columns: Column[Any], u
 
 facts: Final = _table(
     "facts",
-    # PostgreSQL: an identity with CACHE 1 that only the INSERT itself can draw from; reading in order without a lock stands on
-    # it (R3.9). SQLite: the row number, one more than the highest one. AUTOINCREMENT would only add a second write per fact: it
-    # keeps the number of a deleted row from being used again, and no fact is ever deleted.
+    # PostgreSQL: an identity with CACHE 1 that only the INSERT itself can draw from; reading in order without a lock
+    # stands on it (R3.9). SQLite: the row number, one more than the highest one. AUTOINCREMENT would only add a
+    # second write per fact: it keeps the number of a deleted row from being used again, and no fact is ever deleted.
     Column(
         "position", big_integer(), Identity(always=True, start=1, increment=1, cache=1, cycle=False), primary_key=True
     ),
