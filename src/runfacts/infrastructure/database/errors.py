@@ -50,8 +50,6 @@ def _unique_constraints() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for table in metadata.tables.values():
         rules: list[UniqueConstraint | PrimaryKeyConstraint | Index] = [rule for rule in table.indexes if rule.unique]
-            index for index in table.indexes if index.unique
-        ]
         rules += [rule for rule in table.constraints if isinstance(rule, UniqueConstraint | PrimaryKeyConstraint)]
         for rule in rules:
             name = str(rule.name)
