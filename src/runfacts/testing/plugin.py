@@ -70,18 +70,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 def make_template(server: PostgresServer) -> str:
     """Make a database with the present schema and the movable clock; its name, to copy it from."""
-    from runfacts.infrastructure.database.clocks import SystemClock, install_test_clock
-    from runfacts.infrastructure.database.connections import Database
-    from runfacts.infrastructure.database.engines import build_engine, parse_url
-    from runfacts.infrastructure.database.schema import upgrade
+    from runfacts.infrastructure.database.clocks import install_test_clock
+    from runfacts.infrastructure.database.opening import connect, migrate
     from runfacts.testing.postgres import database_name
 
     url = server.create_database()
-    engine = build_engine(parse_url(url), busy_timeout_ms=5_000, wal_limit_bytes=0)
-    database = Database(engine, clock=SystemClock())
+    migrate(url)
+    database = connect(url)
     try:
-        upgrade(database)
-        with engine.begin() as connection:
+        with database.engine.begin() as connection:
             install_test_clock(connection, EPOCH_MS)
     finally:
         database.close()  # nobody may be connected to a template
