@@ -1,9 +1,10 @@
 """
 The durable handle of a local process: what proves later that a process is the one that was started (R8.2).
 
-A PID alone names nobody, because numbers are used again. With the boot, the namespaces, the start ticks and, where the kernel has one, the
-inode of its pidfd, it names one process for ever. A handle says who the process is and never what it does: no command line, no environment, no
-directory. It is a small JSON text, closed and versioned, and everything else is refused.
+A PID alone names nobody, because numbers are used again. With the boot, the namespaces, the start ticks and, where
+the kernel has one, the inode of its pidfd, it names one process for ever. A handle says who the process is and never
+what it does: no command line, no environment, no directory. It is a small JSON text, closed and versioned, and
+everything else is refused.
 """
 
 from __future__ import annotations

@@ -1,30 +1,34 @@
 """
 The keeper: the small process that starts a command, waits for it and leaves its receipt (R10.1, R10.2).
 
-It is run as a script by a bare interpreter (``python -I -S keeper.py``), so it imports nothing of this package and little of the
-standard library. It has a session of its own, is the only parent of the command, and outlives the host that started it.
+It is run as a script by a bare interpreter (``python -I -S keeper.py``), so it imports nothing of this package and
+little of the standard library. It has a session of its own, is the only parent of the command, and outlives the host
+that started it.
 
 ::
 
     host ──spawns──> keeper ──forks──> child: setsid, says its number, waits at the gate, becomes the command
       └────────── line (a socket) ───────┘
 
-The **gate** is one byte on the line. The child goes on only when that byte has come. It ends without running the command when the
-line closes (the host is gone or does not want it), when the keeper is gone (the keeper alone holds the other end of a pipe that the child
-watches; unlike a parent-death signal this ends with the gate, so a keeper killed later takes no command with it), or when the
-gate's time is over. ``exec`` happens in place: number, start ticks and group are those that the host recorded before the byte.
+The **gate** is one byte on the line. The child goes on only when that byte has come. It ends without running the
+command when the line closes (the host is gone or does not want it), when the keeper is gone (the keeper alone holds
+the other end of a pipe that the child watches; unlike a parent-death signal this ends with the gate, so a keeper
+killed later takes no command with it), or when the gate's time is over. ``exec`` happens in place: number, start
+ticks and group are those that the host recorded before the byte.
 
-The **lock** on ``<attempt>.lock`` is held from before the child exists until after the receipt is published; neither the child nor
-the command has it. So "lock free and no receipt" means that no keeper will ever publish one.
+The **lock** on ``<attempt>.lock`` is held from before the child exists until after the receipt is published; neither
+the child nor the command has it. So "lock free and no receipt" means that no keeper will ever publish one.
 
-The **receipt** is written to a file that was made, with room for it, before the gate: a disk that is full by then still takes it.
-It is complete or not there: fsync, rename, fsync of the directory. There is no receipt when the gate never opened.
+The **receipt** is written to a file that was made, with room for it, before the gate: a disk that is full by then
+still takes it. It is complete or not there: fsync, rename, fsync of the directory. There is no receipt when the gate
+never opened.
 
-The exit code of the keeper tells a host that is still there what became of it (``PUBLISHED`` and the following constants).
+The exit code of the keeper tells a host that is still there what became of it (``PUBLISHED`` and the following
+constants).
 
-Tests stop the keeper at named steps: when the launch has the key ``steps`` (production never sets it), a process that reaches a step listed in its
-``stop_at`` writes its number to a file of the step's name in ``directory`` and stops itself with SIGSTOP. The test then kills it, or
-lets it go on with SIGCONT.
+Tests stop the keeper at named steps: when the launch has the key ``steps`` (production never sets it), a process that
+reaches a step listed in its ``stop_at`` writes its number to a file of the step's name in ``directory`` and stops
+itself with SIGSTOP. The test then kills it, or lets it go on with SIGCONT.
 """
 
 from __future__ import annotations
@@ -136,7 +140,7 @@ class Keeper:
     def clear(self) -> None:
         """Take away what an attempt that never ran has no use for."""
         for path in (self._new_receipt, self.launch["stdout"], self.launch["stderr"], self.launch["lock"]):
-            try:
+            try:  # noqa: SIM105 - without the import of contextlib
                 os.unlink(path)
             except FileNotFoundError:
                 pass
@@ -214,7 +218,7 @@ class Keeper:
             what = "directory"
             os.chdir(self.launch["directory"])
             what = "command"
-            os.execvpe(argv[0], argv, environment)
+            os.execvpe(argv[0], argv, environment)  # noqa: S606 - the command, as it was given
         except ValueError:  # a text that no system call takes
             os.write(said, f"{what}:EINVAL".encode("ascii"))
             os._exit(NOT_EXECUTABLE)
@@ -274,8 +278,8 @@ def _close_what_is_not_ours() -> None:
             except OSError as error:
                 if error.errno != errno.EBADF:  # the listing's own
                     raise
-    os.set_inheritable(LINE, False)
-    os.set_inheritable(LAUNCH, False)
+    for descriptor in (LINE, LAUNCH):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - the system's own signature
 
 
 def _take_lock(path: str) -> int:
@@ -327,7 +331,7 @@ def _has_other_members(group: int) -> bool:
                 fields = file.read().rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if len(fields) > 2 and int(fields[2]) == group and fields[0] not in {b"Z", b"X", b"x"}:
+        if fields and int(fields[2]) == group and fields[0] not in {b"Z", b"X", b"x"}:
             return True
     return False
 

@@ -1,10 +1,12 @@
 """
 Which machine this is, and the scope from which a process can be proven (R8.2, R8.3).
 
-A machine id comes from the first of three places: what was configured; ``/etc/machine-id``, but only in the initial PID namespace, because
-images ship one and two containers then share it; else the boot id stands in, with which proofs work within this boot only.
+A machine id comes from the first of three places: what was configured; ``/etc/machine-id``, but only in the initial
+PID namespace, because images ship one and two containers then share it; else the boot id stands in, with which proofs
+work within this boot only.
 
-The **scope** is the machine id with the inodes of the PID and time namespaces, without the boot: a number names a process only there.
+The **scope** is the machine id with the inodes of the PID and time namespaces, without the boot: a number names a
+process only there.
 """
 
 from __future__ import annotations

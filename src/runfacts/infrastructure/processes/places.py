@@ -1,9 +1,9 @@
 """
 Where the files of local attempts live: logs, locks and receipts (R10.2, R10.5).
 
-A SQLite ledger has its directory beside the file (``ledger.db.runs/``), so that moving one without the other is hard to do by accident. For a
-ledger on a server it is in the user's state directory, under a digest of what names the ledger. Directories are 0700 and ours, files 0600:
-a receipt holds the token with which its attempt ends.
+A SQLite ledger has its directory beside the file (``ledger.db.runs/``), so that moving one without the other is hard
+to do by accident. For a ledger on a server it is in the user's state directory, under a digest of what names the
+ledger. Directories are 0700 and ours, files 0600: a receipt holds the token with which its attempt ends.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -70,10 +71,8 @@ class Places:
         """Make the directory, 0700, or check that it is ours alone (``UnsafePlace``)."""
         try:
             os.makedirs(os.path.dirname(self.directory), mode=0o700, exist_ok=True)
-            try:
+            with suppress(FileExistsError):
                 os.mkdir(self.directory, 0o700)
-            except FileExistsError:
-                pass
             found = os.lstat(self.directory)
             if not stat.S_ISDIR(found.st_mode):
                 raise UnsafePlace(self.directory, "is something else")

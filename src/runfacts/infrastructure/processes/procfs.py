@@ -1,9 +1,10 @@
 """
 Reading ``/proc``: who a process is, and which kernel and namespaces it lives in.
 
-What is read here decides whether a process is ours, so two things are taken seriously. The file system must really be procfs: in a
-container anything can be mounted over ``/proc`` or over a single file in it, such as the boot id (R5.2). And ``stat`` is cut after the *last*
-closing parenthesis, in bytes, because a process chooses its own name and may put parentheses, blanks and newlines into it (R8.2).
+What is read here decides whether a process is ours, so two things are taken seriously. The file system must really be
+procfs: in a container anything can be mounted over ``/proc`` or over a single file in it, such as the boot id (R5.2).
+And ``stat`` is cut after the *last* closing parenthesis, in bytes, because a process chooses its own name and may put
+parentheses, blanks and newlines into it (R8.2).
 
 "Not there" is an answer here (``None``), never a proof: with ``hidepid`` other users' processes are invisible.
 """

@@ -1,9 +1,9 @@
 """
 Receipts: what a keeper leaves when its command has ended (R10.2).
 
-A receipt is read with suspicion. It must be a regular file of ours, at most 4,096 bytes, hold exactly the known fields, and name the run and the
-attempt that it is read for. Everything else is set aside under another name, where an operator finds it, and reported: it is never
-half believed, and never met again.
+A receipt is read with suspicion. It must be a regular file of ours, at most 4,096 bytes, hold exactly the known
+fields, and name the run and the attempt that it is read for. Everything else is set aside under another name, where
+an operator finds it, and reported: it is never half believed, and never met again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -42,7 +43,7 @@ class Receipt(BaseModel):
     signal: Annotated[int, Field(ge=1, le=64)] | None
     """The signal that ended the command; without one, ``exit_code`` stands."""
     not_executed: Annotated[str, Field(max_length=64)] | None
-    """Why the command could not be executed, as ``command:ENOENT`` or ``directory:EACCES``; the exit code is then ours."""
+    """Why the command could not be executed, as ``command:ENOENT``; the exit code is then the keeper's."""
     group_left: bool
     """Whether another member of the command's group was alive at its end (R6.5)."""
 
@@ -85,10 +86,8 @@ def read_receipt(path: str, *, run_id: str | None = None, attempt_id: str) -> Re
 def quarantine(path: str, reason: str) -> Unbelievable:
     """Set a receipt aside under another name (``OSError`` when that cannot be done)."""
     aside = path + QUARANTINED_SUFFIX
-    try:
+    with suppress(FileNotFoundError):  # somebody else was faster
         os.rename(path, aside)
-    except FileNotFoundError:
-        pass  # somebody else was faster
     return Unbelievable(aside, reason)
 
 

@@ -1,0 +1,360 @@
+"""
+Hosting one Attempt on this machine, from its claim to its end (R10).
+
+::
+
+    claim ─> start barrier ─> prepare (keeper, process at its gate) ─> commit handle and running ─> open the gate
+          ─> look, renew, look … ─> receipt ─> finish ─> remove the receipt
+
+Until the gate opens, every way out closes it, and the command never runs. After that, every way out leaves the
+command to its keeper, and the receipt brings the end. The host records an end only from a receipt: it never guesses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Final
+
+from runfacts.domain.actors import Actor
+from runfacts.domain.answers import (
+    AttemptClaim,
+    Finished,
+    LateCallback,
+    NotClaimable,
+    Recorded,
+    Repeated,
+    StartRefused,
+    StopNotProven,
+)
+from runfacts.domain.errors import DatabaseError, InvalidValue, OutcomeUnknown
+from runfacts.domain.outcomes import Outcome
+from runfacts.infrastructure.processes import keeper
+from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
+from runfacts.infrastructure.processes.completion import FINAL_SEQUENCE, Completion, outcome_of
+from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec
+from runfacts.infrastructure.processes.lease import HeldLease, boot_ms
+from runfacts.infrastructure.processes.places import AttemptFiles, Places
+from runfacts.infrastructure.processes.ports import HostLedger
+from runfacts.infrastructure.processes.prepared import LaunchFailed, PreparedProcess
+from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
+from runfacts.infrastructure.processes.tail import ByteSink, LiveTail
+from runfacts.infrastructure.steps import NO_STEPS, Steps
+
+_LOG: Final = logging.getLogger("runfacts.host")
+
+_UNKNOWN_RETRY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run. The environment is not shown when it is printed."""
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    """The working directory; the host's own when left out."""
+    env: Mapping[str, str] | None = field(default=None, repr=False)
+    """The environment; the host's own when left out."""
+    stdin: bool = False
+    """Whether the command reads the host's standard input; else ``/dev/null``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHosted:
+    """There was no Attempt to be had; nothing ran."""
+
+    run_id: str
+    answer: NotClaimable
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The Run had been ended, or asked to stop, before the gate: nothing ran, and nothing will."""
+
+    run_id: str
+    attempt_id: str
+    answer: StartRefused
+
+
+@dataclass(frozen=True, slots=True)
+class NeverRan:
+    """The Attempt began, but its command never ran. ``answer`` is what the ledger said to that, if it was told."""
+
+    run_id: str
+    attempt_id: str
+    reason: str
+    answer: Finished | Repeated | LateCallback | StopNotProven | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The command ended, and its receipt was consumed: here, or by whoever was faster (``Repeated``)."""
+
+    run_id: str
+    attempt_id: str
+    outcome: Outcome
+    answer: Finished | Repeated | LateCallback | StopNotProven
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperLost:
+    """The keeper left no receipt, so nobody knows how the command ended; the host recorded nothing (R10.2)."""
+
+    run_id: str
+    attempt_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The host was asked to go; the command runs on under its keeper (R10.5)."""
+
+    run_id: str
+    attempt_id: str
+
+
+HostedOutcome = NotHosted | NotStarted | NeverRan | Ended | KeeperLost | Detached
+"""What became of hosting one Attempt."""
+
+
+class LocalHost:
+    """Runs Attempts on this machine under a ledger. One may host several at a time, each in a thread of its own."""
+
+    def __init__(
+        self,
+        ledger: HostLedger,
+        launcher: Launcher,
+        places: Places,
+        *,
+        worker_id: str | None = None,
+        lease_ms: int = 30_000,
+        poll_ms: int = 50,
+        stdout: ByteSink | None = None,
+        stderr: ByteSink | None = None,
+        steps: Steps = NO_STEPS,
+    ) -> None:
+        """``stdout`` and ``stderr`` are where a command's output is shown while it runs; ``None`` shows nothing."""
+        self._ledger = ledger
+        self._launcher = launcher
+        self._places = places
+        self._worker_id = worker_id
+        self._lease_ms = lease_ms
+        self._poll_s = poll_ms / 1000
+        self._sinks = (stdout, stderr)
+        self._steps = steps
+        self._completion = Completion(ledger, launcher.machine, steps=steps)
+        self._detach = threading.Event()
+
+    def detach(self) -> None:
+        """Ask to go: commands that run are left alone, ``run`` answers ``Detached``. Safe in a signal handler."""
+        self._detach.set()
+
+    def run(self, run_id: str, command: Command, *, actor: Actor) -> HostedOutcome:
+        """Claim the Run's next Attempt and host it to its end. Errors of the ledger go up; the receipt then waits."""
+        directory = os.path.abspath(command.cwd or os.getcwd())
+        _require_usable(command)
+        self._places.make()
+        asked_at_ms = boot_ms()
+        claimed = self._ledger.claim(
+            run_id,
+            actor=actor,
+            executor_type=EXECUTOR_TYPE,
+            gated=True,
+            scope=self._launcher.machine.scope,
+            worker_id=self._worker_id,
+            lease_ms=self._lease_ms,
+        )
+        if isinstance(claimed, NotClaimable):
+            return NotHosted(run_id, claimed)
+        claim = claimed.claim
+        lease = HeldLease(self._ledger, claim, lease_ms=self._lease_ms, asked_at_ms=asked_at_ms)
+        files = self._places.of(claim.attempt_id)
+        self._steps.reached("launch:before:start")
+        started = self._ledger.start(claim, actor=actor, log_path=files.stdout, receipt_path=files.receipt)
+        self._steps.reached("launch:after:start")
+        if isinstance(started, StartRefused):
+            return NotStarted(run_id, claim.attempt_id, started)
+        spec = LaunchSpec(
+            run_id=claim.run_id,
+            attempt_id=claim.attempt_id,
+            argv=command.argv,
+            directory=directory,
+            files=files,
+            callback_sequence=FINAL_SEQUENCE,
+            callback_token=claim.callback_token,
+            environment=command.env,
+            stdin=command.stdin,
+        )
+        try:
+            process = self._launcher.prepare(spec)
+        except LaunchFailed as failed:
+            return self._never_ran(claim, "launch_failed", str(failed), actor)
+        with process:
+            return self._go_through_the_gate(claim, process, files, lease, actor)
+
+    def _go_through_the_gate(
+        self, claim: AttemptClaim, process: PreparedProcess, files: AttemptFiles, lease: HeldLease, actor: Actor
+    ) -> HostedOutcome:
+        self._steps.reached("launch:before:running")
+        answer = self._commit_running(claim, process, actor)
+        self._steps.reached("launch:after:running")
+        match answer:
+            case None:
+                process.abandon()
+                return NeverRan(claim.run_id, claim.attempt_id, "commit_unknown", None)
+            case StartRefused():
+                process.abandon()
+                return NotStarted(claim.run_id, claim.attempt_id, answer)
+            case LateCallback():
+                process.abandon()
+                return NeverRan(claim.run_id, claim.attempt_id, "attempt_ended", answer)
+            case Recorded() | Repeated():
+                pass
+        if not lease.is_trusted and not lease.renew():
+            process.abandon()
+            return self._never_ran(claim, "lease_over", "the lease was over before the gate could open", actor)
+        self._steps.reached("launch:before:gate")
+        if not process.open_gate():
+            process.abandon()
+            return self._never_ran(claim, "gate_closed", "the process ended at its gate", actor)
+        try:
+            self._steps.reached("launch:after:gate")
+            with self._live_tail(files) as tail:
+                if not self._watch(process, lease):
+                    self._launcher.leave(process)
+                    return Detached(claim.run_id, claim.attempt_id)
+                try:
+                    return self._conclude(claim, process, files, actor)
+                finally:
+                    # After the end is recorded: whoever reads the output may be slow.
+                    if tail is not None:
+                        tail.finish()
+        except BaseException:
+            self._launcher.leave(process)
+            raise
+
+    def _commit_running(
+        self, claim: AttemptClaim, process: PreparedProcess, actor: Actor
+    ) -> Recorded | Repeated | StartRefused | LateCallback | None:
+        """Record handle and running, the gate being shut; ``None`` when it stays unknown whether they are recorded."""
+        handle = process.handle.encode()
+        deadline = time.monotonic() + self._launcher.gate_timeout_ms / 1000
+        while True:
+            try:
+                return self._ledger.running(claim, actor=actor, handle=handle, pid=process.pid)
+            except OutcomeUnknown as unknown:
+                # Asking again tells: what was recorded is answered as a repeat.
+                _LOG.warning("attempt %s: is its process recorded? %s", claim.attempt_id, unknown)
+                if time.monotonic() > deadline or process.has_ended():
+                    return None
+            time.sleep(_UNKNOWN_RETRY_S)
+
+    def _watch(self, process: PreparedProcess, lease: HeldLease) -> bool:
+        """Look at the process until it is over; false when the host was asked to go first."""
+        while not process.wait(0):
+            if self._detach.is_set():
+                return False
+            # The look that a renewal needs (R10.3): the keeper is there, so the end is yet to come.
+            process.wait_for_a_change(self._poll_s)
+            if process.wait(0):
+                break
+            lease.keep()
+        while not process.has_ended():
+            # The keeper is gone and its command lives: its exit code is lost, but it is looked after all the same.
+            if self._detach.is_set():
+                return False
+            process.wait_for_a_change(self._poll_s)
+            if not process.has_ended():
+                lease.keep()
+        return True
+
+    def _conclude(
+        self, claim: AttemptClaim, process: PreparedProcess, files: AttemptFiles, actor: Actor
+    ) -> HostedOutcome:
+        receipt = read_receipt(files.receipt, run_id=claim.run_id, attempt_id=claim.attempt_id)
+        match receipt:
+            case Receipt():
+                handle = process.handle.encode()
+                answer = self._completion.record(receipt, files, handle=handle, actor=actor)
+                return Ended(claim.run_id, claim.attempt_id, outcome_of(receipt), answer)
+            case Unbelievable():
+                return KeeperLost(claim.run_id, claim.attempt_id, f"its receipt was set aside: {receipt.reason}")
+            case None:
+                pass
+        if process.keeper_code == keeper.NEVER_OPENED:
+            return self._never_ran(claim, "gate_closed", "the process ended at its gate", actor)
+        if process.keeper_code == keeper.PUBLISHED and (collected := self._collected_elsewhere(claim)) is not None:
+            return collected
+        return KeeperLost(claim.run_id, claim.attempt_id, _why_no_receipt(process.keeper_code))
+
+    def _collected_elsewhere(self, claim: AttemptClaim) -> Ended | None:
+        """Give the end as it is recorded, when another process of this scope consumed the receipt first."""
+        run = self._ledger.run(claim.run_id)
+        attempt = next((item for item in run.attempts if item.attempt_id == claim.attempt_id), None)
+        if attempt is None or attempt.finished_at_ms is None:
+            return None
+        if attempt.exit_code == 0:
+            outcome = Outcome.succeeded(exit_code=0)
+        else:
+            outcome = Outcome.failed(exit_code=attempt.exit_code, signal=attempt.signal, error_code=attempt.error_code)
+        return Ended(claim.run_id, claim.attempt_id, outcome, Repeated(claim.run_id, run.status, run.version))
+
+    def _never_ran(self, claim: AttemptClaim, code: str, summary: str, actor: Actor) -> NeverRan:
+        """End an Attempt whose command provably never ran and never will."""
+        outcome = Outcome.failed(error_code=code, error_summary=summary)
+        try:
+            answer = self._ledger.finish(claim, outcome, actor=actor, sequence=FINAL_SEQUENCE)
+        except DatabaseError as error:
+            _LOG.warning("attempt %s never ran, which could not be recorded: %s", claim.attempt_id, error)
+            return NeverRan(claim.run_id, claim.attempt_id, summary, None)
+        return NeverRan(claim.run_id, claim.attempt_id, summary, answer)
+
+    @contextmanager
+    def _live_tail(self, files: AttemptFiles) -> Iterator[LiveTail | None]:
+        pairs = zip((files.stdout, files.stderr), self._sinks, strict=True)
+        streams = tuple((path, sink) for path, sink in pairs if sink is not None)
+        with LiveTail(streams, poll_s=self._poll_s) if streams else nullcontext() as tail:
+            yield tail
+
+
+@contextmanager
+def detaching_on_signals(host: LocalHost) -> Iterator[None]:
+    """Let SIGINT and SIGTERM make ``host`` leave its run alone, within the block. Only in the main thread."""
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        host.detach()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _require_usable(command: Command) -> None:
+    """Refuse a command that no process can be made of, before anything is recorded (``InvalidValue``)."""
+    if not command.argv or not command.argv[0]:
+        raise InvalidValue("command", "is empty")
+    if any("\0" in text for text in (*command.argv, command.cwd or "")):
+        raise InvalidValue("command", "contains a NUL character")
+    for name, value in (command.env or {}).items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidValue("environment", "has a name or value that no process can have")
+
+
+def _why_no_receipt(code: int | None) -> str:
+    if code is None:
+        return "the keeper ended without a receipt"
+    if code < 0:
+        return f"the keeper was ended by signal {-code} and left no receipt"
+    if code == keeper.NOT_PUBLISHED:
+        return "the keeper could not write a receipt"
+    return "the receipt is gone"

@@ -1,0 +1,94 @@
+"""What this machine can prove about processes, for ``doctor`` (R8.2, R8.3, R8.5)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from runfacts.domain.errors import InvalidValue, UnsupportedPlatform
+from runfacts.infrastructure.processes.handle import has_pidfd_inodes
+from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
+from runfacts.infrastructure.processes.procfs import INITIAL_PID_NAMESPACE, ProcFs, require_linux
+
+GROUP_SIGNAL: Final = 1 << 2
+"""The flag of ``pidfd_send_signal`` that reaches the process's whole group (Linux 6.9 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One thing that this machine can, or cannot, prove; ``detail`` says in words what follows."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def proofs(configured_machine_id: str | None = None, procfs: ProcFs | None = None) -> tuple[Proof, ...]:
+    """Look at what this machine offers. Where the first one is not ok, no process can be run under a ledger here."""
+    procfs = procfs or ProcFs()
+    try:
+        require_linux("running a process under a ledger")
+    except UnsupportedPlatform as error:
+        return (Proof("pidfd", ok=False, detail=str(error)),)
+    return (
+        Proof("pidfd", ok=True, detail="processes are held by descriptors, never by numbers"),
+        _pidfd_inodes(),
+        _group_signals(),
+        _real_procfs(procfs),
+        *_identity(configured_machine_id, procfs),
+    )
+
+
+def has_group_signals() -> bool:
+    """Tell whether a pidfd reaches its process's whole group."""
+    own = os.pidfd_open(os.getpid())
+    try:
+        # Signal 0 only asks. A process that leads no group answers "no such process", an older kernel "invalid".
+        signal.pidfd_send_signal(own, 0, None, GROUP_SIGNAL)
+    except OSError as error:
+        return error.errno != errno.EINVAL
+    finally:
+        os.close(own)
+    return True
+
+
+def _pidfd_inodes() -> Proof:
+    if has_pidfd_inodes():
+        return Proof("pidfd inode", ok=True, detail="every process has an inode of its own until reboot")
+    return Proof("pidfd inode", ok=True, detail="not before Linux 6.9: a process is known by its start ticks only")
+
+
+def _group_signals() -> Proof:
+    if has_group_signals():
+        return Proof("group signals", ok=True, detail="a pidfd reaches the whole process group")
+    return Proof("group signals", ok=True, detail="not before Linux 6.9: members are signalled one by one")
+
+
+def _real_procfs(procfs: ProcFs) -> Proof:
+    if not procfs.is_real():
+        return Proof("procfs", ok=False, detail=f"{procfs.root} is not procfs: nothing about processes can be proven")
+    if procfs.hides_processes():
+        return Proof("procfs", ok=False, detail="hides other users' processes: that a process is gone cannot be proven")
+    return Proof("procfs", ok=True, detail=f"{procfs.root} is procfs and shows all processes")
+
+
+def _identity(configured: str | None, procfs: ProcFs) -> tuple[Proof, ...]:
+    try:
+        machine = MachineIdentity.of_this_process(configured, procfs=procfs)
+    except (UnsupportedPlatform, InvalidValue) as error:
+        return (Proof("machine id", ok=False, detail=str(error)),)
+    where = "the initial" if machine.pid_namespace == INITIAL_PID_NAMESPACE else "a"
+    namespaces = f"{where} PID namespace ({machine.pid_namespace}), time namespace {machine.time_namespace}"
+    sources = {
+        MachineIdSource.CONFIGURED: "configured",
+        MachineIdSource.MACHINE_ID_FILE: "from /etc/machine-id",
+        MachineIdSource.BOOT_ID: "the boot id stands in: after a reboot what is open is an operator's item",
+    }
+    return (
+        Proof("namespaces", ok=True, detail=namespaces),
+        Proof("machine id", ok=True, detail=sources[machine.source]),
+        Proof("scope", ok=True, detail=machine.scope),
+    )
