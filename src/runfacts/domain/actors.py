@@ -52,6 +52,15 @@ class Actor:
             raise InvalidValue("actor id", f"is not a text of 1 to {ACTOR_ID_MAX} printable characters")
 
     @classmethod
+    def recorded(cls, kind: str, actor_id: str | None) -> Actor:
+        """The actor of a stored fact, whatever it says: reading never fails on what was stored (R3.7)."""
+        actor = object.__new__(cls)
+        known = kind in ActorType.__members__.values()
+        object.__setattr__(actor, "type", ActorType(kind) if known else kind)
+        object.__setattr__(actor, "id", actor_id)
+        return actor
+
+    @classmethod
     def user(cls, name: str | None = None) -> Actor:
         """A person."""
         return cls(ActorType.USER, name)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from runfacts.domain.decisions import Refusal
 from runfacts.domain.facts import Fact
-from runfacts.domain.lifecycle import AttemptStatus, RunStatus
-from runfacts.domain.run import Intent
+from runfacts.domain.lifecycle import AttemptStatus, IntentKind, RunStatus
 from runfacts.domain.views import RunView
 
 
@@ -69,7 +68,10 @@ class NotQueued:
     run_id: str
     status: RunStatus
     reason: Refusal
-    """``ended``, or ``not_due`` for a retry whose wait is not over."""
+    """``ended``.
+
+    ``not_due`` for a retry whose wait is not over; ``group_lives`` where its last process group may live.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class NotClaimable:
     run_id: str
     status: RunStatus
     reason: Refusal
-    """``not_queued`` or ``cancellation_requested``."""
+    """``not_queued``, ``cancellation_requested``, or ``repeated`` where the dedupe key is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class StartRefused:
     run_status: RunStatus
     attempt_status: AttemptStatus
     reason: Refusal
-    """``cancellation_requested`` (Attempt and Run were ended) or ``ended``."""
+    """``cancellation_requested`` (Attempt and Run were ended), ``ended``, or ``repeated``: it was passed before, and
+    passing it twice could start the work twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,8 @@ class Renewed:
 
     lease_expires_at_ms: int
     attempt_status: AttemptStatus
-    intent: Intent | None
+    intent: IntentKind | None
+    """The kind of the cancellation that was requested, if one was: time to stop."""
 
 
 @dataclass(frozen=True, slots=True)

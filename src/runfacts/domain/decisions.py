@@ -67,7 +67,10 @@ class Refusal(StrEnum):
     ENDED = "ended"
     """The Run or the Attempt has ended (R2.7)."""
     GROUP_LIVES = "group_lives"
-    """The Run is being cancelled and members of its process group live: it has not stopped (R6.5)."""
+    """Members of the process group are not proven gone.
+
+    The Run has not stopped (R6.5), or must not start again (R12.1).
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,10 @@ def queue(history: History, now_ms: int) -> Decision:
         return Decision(refusal=Refusal.NOT_DUE)
     if run.retry_due_at_ms is not None and now_ms < run.retry_due_at_ms:
         return Decision(refusal=Refusal.NOT_DUE)
+    if run.group_left and run.status is RunStatus.RETRY_WAIT:
+        # The retry authority queues it when the last Attempt's group is proven gone (R12.1): never two of one run at
+        # once.
+        return Decision(refusal=Refusal.GROUP_LIVES)
     return Decision((Draft(RunQueued()),))
 
 

@@ -43,8 +43,8 @@ class RunfactsError(Exception):
     """The root of all errors of this library."""
 
 
-class InvalidInput(RunfactsError):
-    """What was passed in cannot be used."""
+class InvalidInput(RunfactsError, ValueError):
+    """What was passed in cannot be used. Also a ``ValueError``, as Python has it."""
 
 
 class MalformedId(InvalidInput):

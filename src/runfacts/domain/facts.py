@@ -35,6 +35,10 @@ how a payload of that version becomes one of the next (R3.7). This is the first 
 """
 
 
+MALFORMED: Final = "malformed payload"
+"""Why a payload is not understood that does not fit the model of its own type and version: it was changed."""
+
+
 class UnknownPayload(Payload):
     """A payload of a type or version that this release does not know, as it is stored (R3.7)."""
 
@@ -120,7 +124,7 @@ def envelope(fact: Fact) -> Mapping[str, str | int | None]:
         "schema_version": fact.schema_version,
         "project": fact.project,
         "attempt_id": fact.attempt_id,
-        "actor_type": fact.actor.type.value,
+        "actor_type": str(fact.actor.type),
         "actor_id": fact.actor.id,
         "dedupe_key": fact.dedupe_key,
         "correlation_id": fact.correlation_id,
@@ -159,5 +163,5 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
         reason = "unknown version"
     except (ValidationError, ValueError):
         # A payload that does not fit its model was changed after it was written; the hash chain names it.
-        reason = "malformed payload"
+        reason = MALFORMED
     return UnknownPayload(stored_type=type_name, stored_version=schema_version, text=text, reason=reason)

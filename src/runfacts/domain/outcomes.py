@@ -10,7 +10,7 @@ from runfacts.domain.payloads import OutcomeKind
 from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, bounded
 
 _EXIT_CODE_MAX: Final = 0xFFFFFFFF
-_SIGNAL_MAX: Final = 255
+_SIGNAL_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class AttemptPayload(Payload):
 class _Outcome(Payload):
     exit_code: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
     """How the command ended by itself."""
-    signal: Annotated[int, Field(ge=1, le=255)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64)] | None = None
     """The number of the signal that ended the command."""
     error_code: ErrorCode | None = None
     error_code_length: Count | None = None
@@ -363,7 +363,7 @@ class AttemptLateCallbackIgnored(AttemptPayload):
     reported: Name
     """What it reported: an outcome, ``running``, ``waiting_approval`` or ``going_on``."""
     exit_code: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
-    signal: Annotated[int, Field(ge=1, le=255)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64)] | None = None
 
 
 FACT_TYPES: Final[dict[str, type[Payload]]] = {

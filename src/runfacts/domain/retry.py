@@ -7,10 +7,13 @@ that it failed. A lost one may have done half of its work, so trying it again ne
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict
+
+from runfacts.domain.errors import InvalidValue
 
 MAX_ATTEMPTS = 16
 """The most Attempts that a policy may allow."""
@@ -26,25 +29,41 @@ class Safety(StrEnum):
     DEDUPLICATED = "deduplicated"
 
 
-class RetryPolicy(BaseModel):
-    """When a Run may be tried again. Lengths of time are milliseconds."""
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a Run may be tried again.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    Lengths of time are milliseconds; what is out of its bounds is an ``InvalidValue``.
+    """
 
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] = 1
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    max_attempts: int = 1
+    """1 to 16."""
     retry_on_failure: bool = False
     retry_on_lost: bool = False
+    """Needs a ``safety`` other than unknown."""
     safety: Safety = Safety.UNKNOWN
-    backoff_ms: Annotated[int, Field(ge=0, le=BACKOFF_MAX_MS)] = 1_000
-    """The wait before the second Attempt; it doubles from one to the next."""
-    backoff_max_ms: Annotated[int, Field(ge=0, le=BACKOFF_MAX_MS)] = 60_000
+    backoff_ms: int = 1_000
+    """The wait before the second Attempt; it doubles from one to the next. At most 24 hours."""
+    backoff_max_ms: int = 60_000
+    """The longest such wait. At most 24 hours."""
 
-    @model_validator(mode="after")
-    def _lost_work_needs_a_declaration(self) -> Self:
+    def __post_init__(self) -> None:
+        """Refuse what is out of its bounds, and lost work without a declaration that running it twice is safe."""
+        try:
+            object.__setattr__(self, "safety", Safety(self.safety))
+        except ValueError:
+            raise InvalidValue("safety", f"is none of {', '.join(Safety)}") from None
+        for name, lowest, highest in (
+            ("max_attempts", 1, MAX_ATTEMPTS),
+            ("backoff_ms", 0, BACKOFF_MAX_MS),
+            ("backoff_max_ms", 0, BACKOFF_MAX_MS),
+        ):
+            if not lowest <= getattr(self, name) <= highest:
+                raise InvalidValue(name, f"is not between {lowest} and {highest}")
         if self.retry_on_lost and self.safety is Safety.UNKNOWN:
-            msg = "retry_on_lost needs safety idempotent or deduplicated"
-            raise ValueError(msg)
-        return self
+            raise InvalidValue("retry_on_lost", "needs safety idempotent or deduplicated")
 
     def allows_another(self, attempts: int) -> bool:
         """Tell whether the budget has an Attempt left after ``attempts`` of them."""

@@ -1,0 +1,237 @@
+"""Commands of the one who executes: claim an Attempt, pass its start barrier, renew its lease (R2.8, R6.4, R10.3)."""
+
+from __future__ import annotations
+
+from runfacts.domain import decisions
+from runfacts.domain.actors import Actor
+from runfacts.domain.answers import (
+    AttemptClaim,
+    Claimed,
+    NotClaimable,
+    RenewalRefused,
+    Renewed,
+    Started,
+    StartRefused,
+)
+from runfacts.domain.decisions import Refusal
+from runfacts.domain.errors import AttemptNotFound, InvalidValue, TokenRefused
+from runfacts.domain.facts import Fact
+from runfacts.domain.history import History
+from runfacts.domain.ids import canonical_id
+from runfacts.domain.leases import TokenPurpose, digest, matches
+from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus, IntentKind, RunStatus
+from runfacts.domain.payloads import AttemptClaimed
+from runfacts.domain.texts import KEY_MAX, NAME_MAX
+from runfacts.infrastructure.api.core import LedgerCore, plain
+from runfacts.infrastructure.commands import Caller, Command, Plan
+from runfacts.infrastructure.database.transactions import Reading, Transaction
+from runfacts.infrastructure.stores.executions import (
+    INSERT_EXECUTION,
+    RENEW_EXECUTION,
+    START_EXECUTION,
+    STOP_EXECUTION,
+    Execution,
+    read_execution,
+)
+from runfacts.infrastructure.stores.writes import Change
+from runfacts.infrastructure.tokens import new_id, new_token
+
+_PATH_MAX = 4_096
+_TIMEOUT_MAX_MS = 366 * 24 * 60 * 60 * 1_000
+
+
+class AttemptCommands(LedgerCore):
+    """Claim, start and keep Attempts."""
+
+    def claim(
+        self,
+        run_id: str,
+        *,
+        actor: Actor,
+        executor_type: str,
+        gated: bool = False,
+        scope: str = "",
+        worker_id: str | None = None,
+        lease_ms: int | None = None,
+        expected_version: int | None = None,
+        dedupe_key: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        connection: Caller | None = None,
+    ) -> Claimed | NotClaimable:
+        """Take up a queued Run: its next Attempt is the caller's until the lease expires (R2.8).
+
+        ``gated`` says that this executor lets no process run before its handle is recorded (R10.1); ``scope`` is the
+        place from which its processes can be proven (R8.2). A lease lasts ``lease_ms``, or ``execution_lease_ms`` of
+        the settings.
+        """
+        claimed = AttemptClaimed(
+            number=1,
+            executor_type=plain("executor_type", executor_type, NAME_MAX),
+            gated=gated,
+            worker_id=None if worker_id is None else plain("worker_id", worker_id, NAME_MAX),
+        )
+        if scope:
+            plain("scope", scope, KEY_MAX)
+        lease_ms = self._lease_ms(lease_ms)
+        attempt_id, lease_token, callback_token = new_id(), new_token(), new_token()
+        call = self._call(
+            run_id,
+            actor,
+            expected_version=expected_version,
+            dedupe_key=dedupe_key,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+        )
+
+        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Claimed | NotClaimable]:
+            del transaction
+            decisions.require_runtime(history)
+            number = decisions.next_number(history)
+            decision = decisions.claim(history, attempt_id, claimed.model_copy(update={"number": number}))
+            if decision.refusal is not None:
+                answer = NotClaimable(history.run_id, history.run.status, decision.refusal)
+                return Plan(lambda _, __: answer)
+            lease = self._lease(now_ms, lease_ms)
+            execution = {
+                "attempt_id": attempt_id,
+                "run_id": history.run_id,
+                "executor_type": executor_type,
+                "gated": int(gated),
+                "scope": scope,
+                "worker_id": worker_id,
+                "handle": None,
+                "pid": None,
+                "lease_token_digest": digest(TokenPurpose.LEASE, lease_token),
+                "callback_sequence": 0,
+                "callback_token_digest": digest(TokenPurpose.CALLBACK, callback_token),
+                "deadline_at_ms": None,
+                "log_path": None,
+                "receipt_path": None,
+                **lease.columns(),
+            }
+            claim = AttemptClaim(history.run_id, attempt_id, number, lease_token, callback_token)
+            return Plan(
+                lambda history, _: Claimed(claim, lease.expires_at_ms, history.version),
+                decision.drafts,
+                (Change(INSERT_EXECUTION, execution),),
+            )
+
+        def same(fact: Fact) -> bool:
+            payload = fact.payload
+            return isinstance(payload, AttemptClaimed) and (payload.executor_type, payload.worker_id) == (
+                executor_type,
+                worker_id,
+            )
+
+        return self._commands.run(call, Command(decide, _not_claimable_again, same))
+
+    def start(
+        self,
+        claim: AttemptClaim,
+        *,
+        actor: Actor,
+        timeout_ms: int | None = None,
+        log_path: str | None = None,
+        receipt_path: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        connection: Caller | None = None,
+    ) -> Started | StartRefused:
+        """Pass the start barrier: from here on a process may exist (R6.4).
+
+        Refused once a cancellation was requested: Attempt and Run are ended and no process may be created. Also
+        refused where it was passed before: ``Started`` is answered once. ``timeout_ms``, or what the Run was created
+        with, becomes the Attempt's deadline (R10.4). The paths, of the executor's logs and completion receipt, are
+        kept beside the lease, never in facts.
+        """
+        if timeout_ms is not None and not 0 < timeout_ms <= _TIMEOUT_MAX_MS:
+            raise InvalidValue("timeout_ms", f"is not between 1 and {_TIMEOUT_MAX_MS}")
+        for name, path in (("log_path", log_path), ("receipt_path", receipt_path)):
+            if path is not None:
+                plain(name, path, _PATH_MAX)
+        call = self._call(
+            claim.run_id, actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
+        )
+        attempt_id = canonical_id("attempt id", claim.attempt_id)
+
+        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Started | StartRefused]:
+            decisions.require_runtime(history)
+            self._own_execution(transaction, claim)
+            deadline = _deadline(history, now_ms, timeout_ms)
+            decision = decisions.start(history, attempt_id, deadline)
+            key = {
+                "key_attempt_id": attempt_id,
+                "key_lease_token_digest": digest(TokenPurpose.LEASE, claim.lease_token),
+            }
+            if decision.refusal is not None:
+                reason = decision.refusal
+                changes = (Change(STOP_EXECUTION, key),) if decision.drafts else ()
+                return Plan(lambda history, _: start_refused(history, attempt_id, reason), decision.drafts, changes)
+            paths = {"deadline_at_ms": deadline, "log_path": log_path, "receipt_path": receipt_path}
+            return Plan(
+                lambda history, _: Started(deadline, history.version),
+                decision.drafts,
+                (Change(START_EXECUTION, paths | key),),
+            )
+
+        return self._commands.run(call, Command(decide, _never, lambda _: False))
+
+    def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
+        """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
+
+        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused`` and ``AttemptNotFound``.
+        """
+        lease_ms = self._lease_ms(lease_ms)
+        attempt_id = canonical_id("attempt id", claim.attempt_id)
+        with self._database.transaction() as transaction:
+            execution = self._own_execution(transaction, claim)
+            if AttemptStatus(execution.attempt_status) in ACTIVE_ATTEMPT:
+                lease = self._lease(transaction.now_ms(), lease_ms)
+                renewal = {
+                    **lease.columns(),
+                    "key_attempt_id": attempt_id,
+                    "key_lease_token_digest": execution.lease_token_digest,
+                }
+                if transaction.run(RENEW_EXECUTION, renewal) == 1:
+                    intent = None if execution.intent_kind is None else IntentKind(execution.intent_kind)
+                    return Renewed(lease.expires_at_ms, AttemptStatus(execution.attempt_status), intent)
+                # The Attempt ended while this waited for its row.
+                execution = self._own_execution(transaction, claim)
+            return RenewalRefused(RunStatus(execution.run_status), AttemptStatus(execution.attempt_status))
+
+    def _own_execution(self, reading: Reading, claim: AttemptClaim) -> Execution:
+        """Give the claim's execution, if the lease token is its own (``AttemptNotFound``, ``TokenRefused``)."""
+        execution = read_execution(reading, claim.attempt_id)
+        if execution is None or execution.run_id != claim.run_id:
+            raise AttemptNotFound(claim.attempt_id)
+        if not matches(TokenPurpose.LEASE, claim.lease_token, execution.lease_token_digest):
+            self._count_refused("token", claim.attempt_id)
+            raise TokenRefused(claim.attempt_id)
+        return execution
+
+
+def start_refused(history: History, attempt_id: str, reason: Refusal) -> StartRefused:
+    """Answer that no process may be created or let through its gate."""
+    return StartRefused(history.run.status, history.attempts[attempt_id].status, reason)
+
+
+def _deadline(history: History, now_ms: int, timeout_ms: int | None) -> int | None:
+    """Fix the Attempt's deadline at its start barrier.
+
+    The sooner of its time-out and the Run's own deadline (R10.4).
+    """
+    length = history.run.timeout_ms if timeout_ms is None else timeout_ms
+    ends = [None if length is None else now_ms + length, history.run.deadline_at_ms]
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _not_claimable_again(history: History) -> Claimed | NotClaimable:
+    """Answer a repeated claim: its token existed once, in the memory of whoever claimed."""
+    return NotClaimable(history.run_id, history.run.status, Refusal.REPEATED)
+
+
+def _never(history: History) -> Started | StartRefused:
+    msg = f"the start barrier of run {history.run_id} takes no dedupe key"
+    raise LookupError(msg)

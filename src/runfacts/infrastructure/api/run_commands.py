@@ -1,0 +1,146 @@
+"""Commands on a Run as a whole: create it, queue it (R2.6)."""
+
+from __future__ import annotations
+
+from runfacts.domain import decisions
+from runfacts.domain.actors import Actor
+from runfacts.domain.answers import AlreadyCreated, Created, NotQueued, Recorded, Repeated
+from runfacts.domain.decisions import Refusal
+from runfacts.domain.errors import IdempotencyConflict, InvalidValue, RunNotFound
+from runfacts.domain.facts import Fact
+from runfacts.domain.history import History
+from runfacts.domain.ids import canonical_id
+from runfacts.domain.lifecycle import ExecutionOwner
+from runfacts.domain.payloads import RunCreated, RunQueued
+from runfacts.domain.retry import RetryPolicy
+from runfacts.domain.texts import NAME_MAX
+from runfacts.infrastructure.api.core import LedgerCore, history_of, plain, repeated
+from runfacts.infrastructure.commands import Caller, Command, Plan
+from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.stores.board import find_by_key
+from runfacts.infrastructure.stores.facts import read_history
+from runfacts.infrastructure.stores.view import view_of
+from runfacts.infrastructure.tokens import new_id
+
+_TIME_MAX = 1 << 52
+
+
+class RunCommands(LedgerCore):
+    """Create and queue Runs."""
+
+    def create(
+        self,
+        *,
+        actor: Actor,
+        task: str,
+        project: str = "default",
+        policy: RetryPolicy | None = None,
+        idempotency_key: str | None = None,
+        retry_of_run_id: str | None = None,
+        timeout_ms: int | None = None,
+        deadline_at_ms: int | None = None,
+        execution_owner: ExecutionOwner = ExecutionOwner.RUNTIME,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        connection: Caller | None = None,
+    ) -> Created | AlreadyCreated:
+        """Record a new Run; its status is ``created``.
+
+        With an ``idempotency_key`` that a Run of the project has, that Run is the answer and nothing is written; with
+        another task or policy it is an ``IdempotencyConflict`` (R2.11). ``retry_of_run_id`` names the Run that this
+        one repeats by hand (R2.9; ``RunNotFound`` where there is none). ``timeout_ms`` bounds each Attempt from its
+        start barrier, ``deadline_at_ms`` the Run as a whole (R10.4); both are kept for whoever enforces them.
+        """
+        payload = RunCreated(
+            task=plain("task", task, NAME_MAX),
+            policy=policy or RetryPolicy(),
+            execution_owner=ExecutionOwner(execution_owner),
+            idempotency_key=None if idempotency_key is None else plain("idempotency_key", idempotency_key, NAME_MAX),
+            retry_of_run_id=None if retry_of_run_id is None else canonical_id("retry_of_run_id", retry_of_run_id),
+            timeout_ms=_time("timeout_ms", timeout_ms),
+            deadline_at_ms=_time("deadline_at_ms", deadline_at_ms),
+        )
+        plain("project", project, NAME_MAX)
+        call = self._call(
+            new_id(), actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
+        )
+
+        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Created | AlreadyCreated]:
+            if payload.idempotency_key is not None:
+                found = find_by_key(transaction, project, payload.idempotency_key)
+                if found is not None:
+                    existing = _existing(transaction, found, payload)
+                    return Plan(lambda _, __: existing)
+            if payload.retry_of_run_id is not None and read_history(transaction, payload.retry_of_run_id) is None:
+                raise RunNotFound(payload.retry_of_run_id)
+            del history, now_ms
+            return Plan(lambda history, _: Created(view_of(transaction, history)), decisions.create(payload).drafts)
+
+        def begin(transaction: Transaction) -> History:
+            del transaction
+            return History(call.run_id, project)
+
+        return self._commands.run(call, Command(decide, _never, lambda _: False, begin))
+
+    def queue(
+        self,
+        run_id: str,
+        *,
+        actor: Actor,
+        expected_version: int | None = None,
+        dedupe_key: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        connection: Caller | None = None,
+    ) -> Recorded | Repeated | NotQueued:
+        """Let a Run wait to be claimed: a created one, or one whose retry is due (R2.3, R12.1)."""
+        call = self._call(
+            run_id,
+            actor,
+            expected_version=expected_version,
+            dedupe_key=dedupe_key,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+        )
+
+        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Recorded | Repeated | NotQueued]:
+            del transaction
+            decisions.require_runtime(history)
+            decision = decisions.queue(history, now_ms)
+            if decision.refusal is Refusal.REPEATED:
+                return Plan(lambda history, _: repeated(history))
+            if decision.refusal is not None:
+                answer = NotQueued(history.run_id, history.run.status, decision.refusal)
+                return Plan(lambda _, __: answer)
+            return Plan(recorded, decision.drafts)
+
+        return self._commands.run(call, Command(decide, repeated, lambda fact: isinstance(fact.payload, RunQueued)))
+
+
+def recorded(history: History, facts: tuple[Fact, ...]) -> Recorded:
+    """Answer what was recorded."""
+    return Recorded(history.run_id, history.run.status, history.version, facts)
+
+
+def _existing(transaction: Transaction, run_id: str, payload: RunCreated) -> AlreadyCreated:
+    """Answer with the Run that has the idempotency key, if it was created with the same task and policy (R2.11)."""
+    history = history_of(transaction, run_id)
+    for field, there, asked in (
+        ("task", history.run.task, payload.task),
+        ("policy", history.run.policy, payload.policy),
+    ):
+        if there != asked:
+            raise IdempotencyConflict(run_id, field)
+    return AlreadyCreated(view_of(transaction, history))
+
+
+def _never(history: History) -> Created | AlreadyCreated:
+    msg = f"run {history.run_id} was created without a dedupe key"
+    raise LookupError(msg)
+
+
+def _time(name: str, value: int | None) -> int | None:
+    if value is not None and not 0 < value < _TIME_MAX:
+        raise InvalidValue(name, f"is not between 1 and {_TIME_MAX} milliseconds")
+    return value

@@ -1,0 +1,204 @@
+"""
+How every command runs: read, decide, write, in one short transaction, and again if somebody was faster (R4.1, R4.3).
+
+``Commands.run`` reads the Run's history, answers a recorded dedupe key before it looks at any version (R3.4), asks
+the command to decide on what it read, and writes what was decided. A lost race ends the transaction without a trace
+and the command is decided anew on what is recorded then, at most ``decide_retries`` times; a decision is never
+written onto a state that it was not made for.
+
+When the connection breaks while COMMIT is under way, the next reading tells what became of it (R4.6): the fact that
+ends the command's chain is there, or it is not. If it commits after that reading after all, the compare-and-set of
+the second try fails, and the next reading finds it. So what is committed once is recorded once, and the caller hears
+the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from runfacts.domain.actors import Actor
+from runfacts.domain.errors import (
+    Contended,
+    DatabaseBusy,
+    DatabaseUnreachable,
+    DedupeConflict,
+    InvalidValue,
+    OutcomeUnknown,
+    RunNotFound,
+    RunVersionConflict,
+)
+from runfacts.domain.facts import Fact
+from runfacts.domain.history import Draft, History, RecordedBy
+from runfacts.domain.texts import KEY_MAX, is_plain_name
+from runfacts.infrastructure.database.connections import Database
+from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.stores.facts import read_facts
+from runfacts.infrastructure.stores.writes import Before, Change, apply_changes, write
+
+Answer = TypeVar("Answer")
+Caller = Connection | Session
+"""A connection or session of the caller, whose transaction our writes join (R4.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every command is given, whatever it does."""
+
+    run_id: str
+    actor: Actor
+    expected_version: int | None = None
+    dedupe_key: str | None = None
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    connection: Caller | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse keys that cannot be stored (``InvalidValue``)."""
+        for name in ("dedupe_key", "correlation_id", "causation_id"):
+            value = getattr(self, name)
+            if value is not None and not is_plain_name(value, KEY_MAX):
+                raise InvalidValue(name, f"is not a text of 1 to {KEY_MAX} printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Answer]):
+    """What a command wants written, and what it then answers."""
+
+    answer: Callable[[History, tuple[Fact, ...]], Answer]
+    drafts: tuple[Draft, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """Rows of claims and executions, in the order in which they are locked (R4.4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[Answer]):
+    """One command: how it decides, and how it knows and answers its own repetition."""
+
+    decide: Callable[[Transaction, History, int], Plan[Answer]]
+    """Given the transaction, the history and the time."""
+    repeated: Callable[[History], Answer]
+    """The answer where the dedupe key is recorded."""
+    same: Callable[[Fact], bool]
+    """Whether the fact that is recorded with the dedupe key is what this command would record (R3.4)."""
+    begin: Callable[[Transaction], History] | None = None
+    """The empty history of a Run that is not there yet; None where the Run must exist."""
+
+
+@dataclass(slots=True)
+class _Sent(Generic[Answer]):
+    """A write whose COMMIT was sent and never answered."""
+
+    plan: Plan[Answer]
+    facts: tuple[Fact, ...]
+    error: OutcomeUnknown
+
+
+@dataclass(slots=True)
+class _Try(Generic[Answer]):
+    """What one try has in hand when its transaction ends."""
+
+    plan: Plan[Answer] | None = None
+    history: History | None = None
+    facts: tuple[Fact, ...] = ()
+    answer: list[Answer] = field(default_factory=list)
+
+
+class Commands:
+    """Runs commands on one database."""
+
+    def __init__(self, database: Database, decide_retries: int) -> None:
+        """Decide each command at most ``decide_retries`` times after a lost race."""
+        self._database = database
+        self._tries = decide_retries + 1
+
+    def run(self, call: Call, command: Command[Answer]) -> Answer:
+        """Run a command to its answer.
+
+        Raises ``RunNotFound``, ``RunVersionConflict`` (only where the call names a version), ``DedupeConflict``,
+        ``Contended``, ``OutcomeUnknown``, what the decision raises, and ``DatabaseError`` where the database cannot
+        be used.
+        """
+        sent: _Sent[Answer] | None = None
+        for _ in range(self._tries):
+            attempt: _Try[Answer] = _Try()
+            try:
+                with self._transaction(call) as transaction:
+                    self._one_try(transaction, call, command, attempt, sent)
+            except LostRace:
+                continue
+            except OutcomeUnknown as error:
+                if attempt.plan is not None and attempt.facts:
+                    sent = _Sent(attempt.plan, attempt.facts, error)
+                continue
+            except (DatabaseUnreachable, DatabaseBusy) as error:
+                if sent is not None:
+                    raise sent.error from error
+                raise
+            return attempt.answer[0]
+        if sent is not None:
+            raise sent.error
+        raise Contended(call.run_id, self._tries)
+
+    def _transaction(self, call: Call) -> AbstractContextManager[Transaction]:
+        if call.connection is None:
+            return self._database.transaction()
+        return self._database.joined(call.connection)
+
+    def _one_try(
+        self,
+        transaction: Transaction,
+        call: Call,
+        command: Command[Answer],
+        attempt: _Try[Answer],
+        sent: _Sent[Answer] | None,
+    ) -> None:
+        facts = read_facts(transaction, call.run_id)
+        if facts:
+            history = History.of(facts)
+        elif command.begin is not None:
+            history = command.begin(transaction)
+        else:
+            raise RunNotFound(call.run_id)
+        if sent is not None and (landed := _landed(facts, sent.facts)):
+            attempt.answer.append(sent.plan.answer(History.of(facts[: landed[-1].sequence]), landed))
+            return
+        if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
+            if not command.same(recorded):
+                raise DedupeConflict(call.run_id, call.dedupe_key)
+            attempt.answer.append(command.repeated(history))
+            return
+        if call.expected_version is not None and call.expected_version != history.version:
+            raise RunVersionConflict(call.run_id, call.expected_version, history.version)
+        before = Before.of(history)
+        now_ms = transaction.now_ms()
+        plan = command.decide(transaction, history, now_ms)
+        if plan.drafts:
+            by = RecordedBy(call.actor, now_ms, call.correlation_id, call.causation_id)
+            new = history.record(_keyed(plan.drafts, call.dedupe_key), by)
+            attempt.plan = plan
+            attempt.facts = new
+            stored = write(transaction, before, history, new, plan.changes)
+            attempt.answer.append(plan.answer(history, stored))
+        else:
+            apply_changes(transaction, plan.changes)
+            attempt.answer.append(plan.answer(history, ()))
+
+
+def _keyed(drafts: tuple[Draft, ...], dedupe_key: str | None) -> tuple[Draft, ...]:
+    """Put the caller's dedupe key onto the command's last fact: once per Run, like the command (R3.3, R3.4)."""
+    if dedupe_key is None:
+        return drafts
+    return (*drafts[:-1], replace(drafts[-1], dedupe_key=dedupe_key))
+
+
+def _landed(recorded: tuple[Fact, ...], sent: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Give the recorded facts that are those that were sent, if they are there."""
+    found = recorded[sent[0].sequence - 1 : sent[-1].sequence]
+    return found if found and found[-1].hash == sent[-1].hash else ()

@@ -1,0 +1,1 @@
+"""Stores: what is read from and written to the tables, and nothing about why."""

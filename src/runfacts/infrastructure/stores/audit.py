@@ -1,0 +1,82 @@
+"""
+The audit trail: facts that filters let through, by position, page by page (R14.1).
+
+Each filter has an index that also gives the order. Statements are made once for each combination of filters; pages
+are keyset pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from sqlalchemy import ColumnElement, bindparam, select
+
+from runfacts.domain.errors import InvalidCursor
+from runfacts.domain.facts import Fact
+from runfacts.domain.views import Page
+from runfacts.infrastructure.database.dialects import one_of
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import facts as table
+from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.stores.facts import FACT_COLUMNS, fact_of
+
+_CURSOR_DIGITS: Final = 19
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """What to let through; None and empty let everything through."""
+
+    run_id: str | None = None
+    attempt_id: str | None = None
+    actor_id: str | None = None
+    types: tuple[str, ...] = ()
+    project: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def parameters(self) -> dict[str, object]:
+        """Give the filters that are set, by name."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in found.items() if value is not None and value != ()}
+
+
+def read_audit(reading: Reading, wanted: AuditFilter, *, limit: int, after: str | None) -> Page[Fact]:
+    """Give a page of facts by position."""
+    parameters = wanted.parameters()
+    if after is not None:
+        parameters["after"] = _position(after)
+    statement = _statement(frozenset(parameters))
+    rows = reading.rows(statement, parameters | {"limit": limit + 1})
+    items = tuple(fact_of(row) for row in rows[:limit])
+    return Page(items, str(items[-1].position) if len(rows) > limit else None)
+
+
+@cache
+def _statement(given: frozenset[str]) -> Statement:
+    """Make the statement for one combination of filters."""
+    conditions: dict[str, ColumnElement[bool]] = {
+        "run_id": table.c.run_id == bindparam("run_id"),
+        "attempt_id": table.c.attempt_id == bindparam("attempt_id"),
+        "actor_id": table.c.actor_id == bindparam("actor_id"),
+        "types": one_of(table.c.type, "types"),
+        "project": table.c.project == bindparam("project"),
+        "since_ms": table.c.recorded_at_ms >= bindparam("since_ms"),
+        "until_ms": table.c.recorded_at_ms < bindparam("until_ms"),
+        "after": table.c.position > bindparam("after"),
+    }
+    return Statement(
+        "read_audit",
+        select(*FACT_COLUMNS)
+        .where(*(condition for name, condition in conditions.items() if name in given))
+        .order_by(table.c.position)
+        .limit(bindparam("limit")),
+    )
+
+
+def _position(cursor: str) -> int:
+    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > _CURSOR_DIGITS:
+        raise InvalidCursor
+    return min(int(cursor), (1 << 63) - 1)

@@ -1,0 +1,104 @@
+"""
+The facts of a Run: read whole, in order, and appended (R3).
+
+Rows become ``Fact`` values and back here and nowhere else. A read never fails on what it finds: an unknown type or a
+payload that was tampered with becomes an ``UnknownPayload`` (R3.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from sqlalchemy import bindparam, insert, select
+
+from runfacts.domain.actors import Actor
+from runfacts.domain.facts import Fact, decode_payload, envelope
+from runfacts.domain.history import History
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import facts as table
+from runfacts.infrastructure.database.transactions import Reading, Transaction
+
+FACT_COLUMNS: Final = (
+    table.c.position,
+    table.c.run_id,
+    table.c.sequence,
+    table.c.type,
+    table.c.schema_version,
+    table.c.project,
+    table.c.attempt_id,
+    table.c.actor_type,
+    table.c.actor_id,
+    table.c.dedupe_key,
+    table.c.correlation_id,
+    table.c.causation_id,
+    table.c.recorded_at_ms,
+    table.c.payload,
+    table.c.aggregate_id,
+    table.c.aggregate_version,
+    table.c.hash,
+)
+"""The columns of a fact, in the order in which ``fact_of`` takes them."""
+
+SELECT_HISTORY: Final = Statement(
+    "select_history",
+    select(*FACT_COLUMNS).where(table.c.run_id == bindparam("run_id")).order_by(table.c.sequence),
+)
+INSERT_FACT: Final = Statement(
+    "insert_fact",
+    insert(table)
+    .values({column.name: bindparam(column.name) for column in FACT_COLUMNS if column.name != "position"})
+    .returning(table.c.position),
+)
+
+
+def fact_of(row: Sequence[Any]) -> Fact:
+    """Make a fact of a row of ``FACT_COLUMNS``."""
+    return Fact(
+        position=row[0],
+        run_id=row[1],
+        sequence=row[2],
+        type=row[3],
+        schema_version=row[4],
+        project=row[5],
+        attempt_id=row[6],
+        actor=Actor.recorded(row[7], row[8]),
+        dedupe_key=row[9],
+        correlation_id=row[10],
+        causation_id=row[11],
+        recorded_at_ms=row[12],
+        payload=decode_payload(row[3], row[4], row[13]),
+        payload_text=row[13],
+        aggregate_id=row[14],
+        aggregate_version=row[15],
+        hash=row[16],
+    )
+
+
+def read_facts(transaction: Reading, run_id: str) -> tuple[Fact, ...]:
+    """Give all facts of a Run by ``sequence``; none where there is no such Run."""
+    return tuple(fact_of(row) for row in transaction.rows(SELECT_HISTORY, {"run_id": run_id}))
+
+
+def read_history(transaction: Reading, run_id: str) -> History | None:
+    """Replay a Run; None where there is no such Run."""
+    facts = read_facts(transaction, run_id)
+    return History.of(facts) if facts else None
+
+
+def append_facts(transaction: Transaction, facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Append facts, one after the other, and give them with their positions."""
+    stored = []
+    for fact in facts:
+        row = transaction.row(INSERT_FACT, fact_row(fact))
+        if row is None:
+            msg = "an insert gave no position"
+            raise LookupError(msg)
+        stored.append(replace(fact, position=row[0]))
+    return tuple(stored)
+
+
+def fact_row(fact: Fact) -> dict[str, str | int | None]:
+    """Give the columns of a fact but its position."""
+    return {**envelope(fact), "payload": fact.payload_text, "hash": fact.hash}
