@@ -181,7 +181,8 @@ class AttemptCommands(LedgerCore):
     def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
         """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
 
-        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused`` and ``AttemptNotFound``.
+        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused`` and
+        ``AttemptNotFound``.
         """
         lease_ms = self._lease_ms(lease_ms)
         attempt_id = canonical_id("attempt id", claim.attempt_id)

@@ -39,8 +39,10 @@ class AuditFilter:
 
     def parameters(self) -> dict[str, object]:
         """Give the filters that are set, by name."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in found.items() if value is not None and value != ()}
+        found: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        # A list: psycopg takes a tuple for a row.
+        found["types"] = list(self.types) or None
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def read_audit(reading: Reading, wanted: AuditFilter, *, limit: int, after: str | None) -> Page[Fact]:
