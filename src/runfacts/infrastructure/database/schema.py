@@ -101,7 +101,7 @@ def upgrade(database: Database, *, app_role: str | None = None) -> MigrationRepo
         if found is None and database.dialect == SQLITE:
             create(connection)
         elif found != HEAD:
-            _run_migrations(connection)
+            run_migrations(connection)
         if found is None:
             connection.execute(ledger_meta.insert(), {"key": LEDGER_ID, "value": str(uuid.uuid4())})
         if app_role is not None:
@@ -165,7 +165,8 @@ def _wait_for_turn(connection: Connection) -> None:
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
 
 
-def _run_migrations(connection: Connection) -> None:
+def run_migrations(connection: Connection) -> None:
+    """Run every revision that is missing, in the transaction of ``connection``."""
     # Alembic is only loaded where there is something to migrate.
     from alembic import command
     from alembic.config import Config
