@@ -1,10 +1,13 @@
 """
 A ledger of one file, for tests of the local executor.
 
-Every command appends one JSON line under a lock, flushed to the disk, so that several processes can share it and one that is
-killed leaves exactly what it committed. It knows as much of the rules as a host can notice: one active attempt per run, the
-start barrier, repeats, late callbacks, wrong tokens, and proof of the stop where a cancellation was asked for.
+Every command appends one JSON line under a lock, flushed to the disk, so that several processes can share it and
+one that is killed leaves exactly what it committed. It knows as much of the rules as a host can notice: one active
+attempt per run, the start barrier, repeats, late callbacks, wrong tokens, and proof of the stop where a
+cancellation was asked for.
 """
+
+# ruff: noqa: ARG002, FBT003 - a double takes what its port gives, and has no use for all of it
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class JournalLedger:
     """One file of what was committed."""
 
     def __init__(self, path: Path, *, unknown_running: tuple[bool, ...] = (), unreachable_finish: int = 0) -> None:
-        """``unknown_running``: for the first calls of ``running``, whether the commit whose outcome is unknown took place."""
+        """``unknown_running``: for each of the first calls of ``running``, whether its unknown commit took place."""
         self.path = path
         self.path.touch()
         self._unknown_running = list(unknown_running)

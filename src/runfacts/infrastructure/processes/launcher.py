@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -127,18 +128,16 @@ class Launcher:
     def _spawn(self, spec: LaunchSpec) -> PreparedProcess:
         try:
             ours, theirs = socket.socketpair()
-            with theirs:
-                ours = _moved_up(ours)
+            with theirs, ExitStack() as undo:
+                ours = undo.enter_context(_moved_up(ours))
                 launch = _memory_file(json.dumps(self._launch(spec)).encode("ascii"))
                 try:
                     pid = self._spawn_keeper(theirs.fileno(), launch, stdin=spec.stdin)
                 finally:
                     os.close(launch)
-                try:
-                    return PreparedProcess(pid, os.pidfd_open(pid), ours)
-                except OSError:
-                    ours.close()  # at which the keeper's child ends
-                    raise
+                prepared = PreparedProcess(pid, os.pidfd_open(pid), ours)
+                undo.pop_all()
+                return prepared
         except OSError as error:
             raise LaunchFailed(f"the keeper cannot be started: {error.strerror}") from error
 

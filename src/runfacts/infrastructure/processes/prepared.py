@@ -99,6 +99,8 @@ class PreparedProcess:
         if line is None:
             raise LaunchFailed("its gate was opened or closed before")
         with line:
+            if self.wait(0):
+                return False  # without its keeper the process is about to end; the byte could still reach it
             # From here on nothing may end the process, even if this thread is interrupted before it knows the result.
             self._opened = True
             try:

@@ -1,0 +1,102 @@
+"""Watching and ending real processes in tests: found by a mark in their environment, ended by their own number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DEADLINE_S = 60.0
+"""How long a test waits for what must happen. Generous: a busy machine is no failure."""
+
+MARK = "RUNFACTS_TEST_MARK"
+
+
+def wait_until(holds: Callable[[], object], what: str) -> None:
+    """Wait until ``holds()`` is true (``AssertionError`` after the deadline)."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.01)
+
+
+def state_of(pid: int) -> str | None:
+    """Give a process's state letter, ``None`` when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+class Marked:
+    """All processes that have a mark in their environment."""
+
+    def __init__(self) -> None:
+        self.mark = str(uuid.uuid4())
+
+    def living(self) -> set[int]:
+        """Give the numbers of those that have not ended, this process left out."""
+        text = f"{MARK}={self.mark}".encode()
+        found = set()
+        for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed
+            if name.isdigit() and int(name) != os.getpid():
+                try:
+                    environment = Path(f"/proc/{name}/environ").read_bytes()
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue
+                if text in environment.split(b"\0"):
+                    found.add(int(name))
+        return found
+
+    def wait_until_gone(self) -> None:
+        """Wait until none is left."""
+        wait_until(lambda: not self.living(), "all processes of the test have ended")
+
+    def end(self) -> None:
+        """Kill what is left, each by its own pidfd."""
+        for pid in self.living():
+            kill(pid)
+        self.wait_until_gone()
+
+
+@contextmanager
+def marked_environment() -> Iterator[Marked]:
+    """Mark everything that is started within the block; at its end nothing of it is left."""
+    marked = Marked()
+    before = os.environ.get(MARK)
+    os.environ[MARK] = marked.mark
+    try:
+        yield marked
+    finally:
+        if before is None:
+            del os.environ[MARK]
+        else:
+            os.environ[MARK] = before
+        marked.end()
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Signal a process through its pidfd; nothing when it is gone."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(pidfd)
+
+
+def stopped_at(directory: Path, step: str) -> int:
+    """Wait until a process has stopped itself at a keeper's step, and give its number."""
+    marker = directory / step
+    wait_until(marker.exists, f"step {step} is reached")
+    pid = int(marker.read_text())
+    wait_until(lambda: state_of(pid) in {"T", None}, f"the process at {step} is stopped")
+    return pid

@@ -1,0 +1,364 @@
+"""R10.1 to R10.3, R10.5, R6.4, R6.5: one attempt from its claim to its end."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journal_ledger import JournalLedger
+from process_bench import Bench
+from process_watch import kill, state_of, wait_until
+from runfacts.domain.actors import Actor
+from runfacts.domain.answers import Finished, LateCallback, Repeated, StartRefused, StopNotProven
+from runfacts.domain.errors import DatabaseUnreachable, InvalidValue, OutcomeUnknown
+from runfacts.domain.outcomes import Outcome
+from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
+from runfacts.infrastructure.processes.handle import ProcessHandle
+from runfacts.infrastructure.processes.host import (
+    Command,
+    Detached,
+    Ended,
+    HostedOutcome,
+    KeeperLost,
+    LocalHost,
+    NeverRan,
+    NotHosted,
+    NotStarted,
+    detaching_on_signals,
+)
+from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.steps import NO_STEPS, Steps
+
+ACTOR = Actor.executor("local")
+RUN = "019316d5-0000-7000-8000-000000000001"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> JournalLedger:
+    """A ledger that notes what it is asked."""
+    return JournalLedger(tmp_path / "journal")
+
+
+def host_of(bench: Bench, ledger: JournalLedger, *, steps: Steps = NO_STEPS, lease_ms: int = 30_000) -> LocalHost:
+    return LocalHost(ledger, bench.launcher, bench.places, steps=steps, lease_ms=lease_ms)
+
+
+def sh(script: str) -> Command:
+    return Command(("sh", "-c", script))
+
+
+def collect(bench: Bench, ledger: JournalLedger) -> CollectedReceipts:
+    return collect_receipts(ledger, machine=bench.launcher.machine, places=bench.places, actor=ACTOR)
+
+
+class AtStep:
+    """Does something at one named step."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self.name = name
+        self.act = act
+
+    def reached(self, name: str) -> None:
+        """See Steps."""
+        if name == self.name:
+            self.act()
+
+
+class AllSteps:
+    """Notes every step."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def reached(self, name: str) -> None:
+        """See Steps."""
+        self.names.append(name)
+
+
+class InBackground:
+    """Hosts one run in a thread."""
+
+    def __init__(self, host: LocalHost, command: Command) -> None:
+        self.outcome: HostedOutcome | None = None
+        self.thread = threading.Thread(target=self._run, args=(host, command))
+        self.thread.start()
+
+    def _run(self, host: LocalHost, command: Command) -> None:
+        self.outcome = host.run(RUN, command, actor=ACTOR)
+
+    def join(self) -> HostedOutcome | None:
+        """Wait for the end."""
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ("exit 0", Outcome.succeeded(exit_code=0)),
+        ("exit 7", Outcome.failed(exit_code=7)),
+        ("kill -9 $$", Outcome.failed(signal=9)),
+    ],
+)
+def test_the_end_of_the_command_is_recorded(bench: Bench, ledger: JournalLedger, script: str, outcome: Outcome) -> None:
+    ended = host_of(bench, ledger).run(RUN, sh(script), actor=ACTOR)
+    assert isinstance(ended, Ended)
+    assert (ended.outcome, type(ended.answer)) == (outcome, Finished)
+    [attempt] = ledger.attempts().values()
+    assert (attempt["exit_code"], attempt["signal"], attempt["status"]) == (
+        outcome.exit_code, outcome.signal, outcome.kind.value,
+    )  # fmt: skip
+
+
+def test_what_is_recorded_before_the_gate_names_the_process_that_runs(bench: Bench, ledger: JournalLedger) -> None:
+    host_of(bench, ledger).run(RUN, sh(f"grep -c '\"pid\": '$$'[,}}]' {ledger.path}"), actor=ACTOR)
+    [attempt] = ledger.attempts().values()
+    assert Path(bench.places.of(attempt["attempt_id"]).stdout).read_text() == "1\n"
+    handle = ProcessHandle.decode(attempt["handle"])
+    assert (handle.pid, handle.group, handle.scope) == (attempt["pid"], attempt["pid"], attempt["scope"])
+
+
+def test_after_the_end_only_the_logs_are_left(bench: Bench, ledger: JournalLedger) -> None:
+    host_of(bench, ledger).run(RUN, sh("echo out"), actor=ACTOR)
+    [attempt_id] = ledger.attempts()
+    left = {path.name for path in Path(bench.places.directory).iterdir()}
+    assert left == {f"{attempt_id}.err", f"{attempt_id}.out"}
+
+
+def test_the_steps_of_a_launch_come_in_order(bench: Bench, ledger: JournalLedger) -> None:
+    steps = AllSteps()
+    launcher = Launcher(bench.launcher.machine, steps=steps)
+    LocalHost(ledger, launcher, bench.places, steps=steps).run(RUN, sh("true"), actor=ACTOR)
+    what = ("start", "keeper", "running", "gate", "finish", "receipt-removed")
+    assert steps.names == [f"launch:{when}:{name}" for name in what for when in ("before", "after")]
+
+
+def test_a_command_that_is_not_there_is_a_failure_with_its_reason(bench: Bench, ledger: JournalLedger) -> None:
+    ended = host_of(bench, ledger).run(RUN, Command(("no-such-command-anywhere",)), actor=ACTOR)
+    assert isinstance(ended, Ended)
+    assert (ended.outcome.exit_code, ended.outcome.error_code) == (127, "command_not_found")
+
+
+def test_a_run_that_cannot_be_claimed_is_not_hosted(bench: Bench, ledger: JournalLedger) -> None:
+    host = host_of(bench, ledger)
+    assert isinstance(host.run(RUN, sh(f"echo ran >> {bench.root}/ran"), actor=ACTOR), Ended)
+    assert isinstance(host.run(RUN, sh(f"echo ran >> {bench.root}/ran"), actor=ACTOR), NotHosted)
+    assert (bench.root / "ran").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("step", ["launch:before:start", "launch:before:running"])
+def test_an_intent_before_the_gate_lets_nothing_run(bench: Bench, ledger: JournalLedger, step: str) -> None:
+    trace = bench.root / "ran"
+    steps = AtStep(step, lambda: ledger.cancel(RUN))
+    outcome = host_of(bench, ledger, steps=steps).run(RUN, Command(("touch", str(trace))), actor=ACTOR)
+    assert isinstance(outcome, NotStarted)
+    assert isinstance(outcome.answer, StartRefused)
+    assert not trace.exists()
+    assert list(Path(bench.places.directory).iterdir()) == []
+
+
+def test_an_intent_after_the_commit_comes_too_late_for_the_gate(bench: Bench, ledger: JournalLedger) -> None:
+    steps = AtStep("launch:after:running", lambda: ledger.cancel(RUN))
+    outcome = host_of(bench, ledger, steps=steps).run(RUN, sh("exit 7"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert (outcome.outcome.exit_code, ledger.attempts()[outcome.attempt_id]["status"]) == (7, "cancelled")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_gate_stays_shut_until_the_commit_is_known(bench: Bench, tmp_path: Path, *, committed: bool) -> None:
+    ledger = JournalLedger(tmp_path / "journal", unknown_running=(committed, False))
+    outcome = host_of(bench, ledger).run(RUN, sh(f"echo ran >> {bench.root}/ran; exit 7"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert outcome.outcome.exit_code == 7
+    assert (bench.root / "ran").read_text() == "ran\n"
+    assert [line["op"] for line in ledger.lines()].count("running") == 1
+
+
+def test_a_commit_that_stays_unknown_lets_nothing_run(bench: Bench, tmp_path: Path) -> None:
+    ledger = JournalLedger(tmp_path / "journal", unknown_running=(True, *[False] * 1_000))
+    launcher = Launcher(bench.launcher.machine, gate_timeout_ms=2_000)
+    outcome = LocalHost(ledger, launcher, bench.places).run(RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR)
+    assert isinstance(outcome, NeverRan)
+    assert outcome.reason == "commit_unknown"
+    assert not (bench.root / "ran").exists()
+
+
+def test_a_failed_commit_lets_nothing_run(bench: Bench, ledger: JournalLedger) -> None:
+    def fail() -> None:
+        raise DatabaseUnreachable("it is gone")
+
+    with pytest.raises(DatabaseUnreachable):
+        host_of(bench, ledger, steps=AtStep("launch:before:running", fail)).run(
+            RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR
+        )
+    assert not (bench.root / "ran").exists()
+    assert bench.marked.living() == set()
+    assert ledger.attempts().popitem()[1]["status"] == "starting"
+
+
+def test_an_error_after_the_gate_leaves_the_command_to_its_keeper(bench: Bench, ledger: JournalLedger) -> None:
+    def fail() -> None:
+        raise OutcomeUnknown("the connection broke")
+
+    with pytest.raises(OutcomeUnknown):
+        host_of(bench, ledger, steps=AtStep("launch:after:gate", fail)).run(RUN, sh("exit 7"), actor=ACTOR)
+    bench.marked.wait_until_gone()
+    assert collect(bench, ledger) == CollectedReceipts(found=1, recorded=1)
+    assert ledger.attempts().popitem()[1]["exit_code"] == 7
+
+
+def test_a_process_ended_at_its_gate_is_recorded_as_never_run(bench: Bench, ledger: JournalLedger) -> None:
+    def end_the_process() -> None:
+        pid = ledger.attempts().popitem()[1]["pid"]
+        kill(pid)
+        wait_until(lambda: state_of(pid) is None, "the process is gone")
+
+    steps = AtStep("launch:before:gate", end_the_process)
+    outcome = host_of(bench, ledger, steps=steps).run(RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR)
+    assert isinstance(outcome, NeverRan)
+    [attempt] = ledger.attempts().values()
+    assert (attempt["status"], attempt["error_code"], attempt["exit_code"]) == ("failed", "gate_closed", None)
+    assert not (bench.root / "ran").exists()
+
+
+def test_a_launch_that_fails_is_recorded_as_never_run(bench: Bench, ledger: JournalLedger) -> None:
+    launcher = Launcher(bench.launcher.machine, interpreter="/nonexistent/python")
+    outcome = LocalHost(ledger, launcher, bench.places).run(RUN, sh("true"), actor=ACTOR)
+    assert isinstance(outcome, NeverRan)
+    assert ledger.attempts().popitem()[1]["error_code"] == "launch_failed"
+
+
+def test_an_end_that_cannot_be_recorded_now_is_collected_later(bench: Bench, tmp_path: Path) -> None:
+    ledger = JournalLedger(tmp_path / "journal", unreachable_finish=1)
+    with pytest.raises(DatabaseUnreachable):
+        host_of(bench, ledger).run(RUN, sh("exit 7"), actor=ACTOR)
+    assert collect(bench, ledger) == CollectedReceipts(found=1, recorded=1)
+    assert ledger.attempts().popitem()[1]["exit_code"] == 7
+
+
+def test_a_receipt_that_a_collector_took_first_is_no_lost_end(bench: Bench, ledger: JournalLedger) -> None:
+    steps = AtStep("launch:before:finish", lambda: None)
+    host = host_of(bench, ledger, steps=steps)
+    running = InBackground(host, sh(f"echo begun; read line < {bench.root}/fifo; exit 7"))
+    os.mkfifo(bench.root / "fifo")
+    wait_until(lambda: ledger.attempts() and "pid" in next(iter(ledger.attempts().values())), "it runs")
+    # The host sleeps through its look while somebody else consumes the receipt.
+    host._poll_s = 1.0
+    (bench.root / "fifo").write_text("go on\n")
+    wait_until(lambda: collect(bench, ledger).found or not running.thread.is_alive(), "somebody takes the receipt")
+    outcome = running.join()
+    assert isinstance(outcome, Ended)
+    assert outcome.outcome == Outcome.failed(exit_code=7)
+    assert isinstance(outcome.answer, Finished | Repeated)
+    assert [line["op"] for line in ledger.lines()].count("finish") == 1
+
+
+def test_a_host_whose_keeper_is_killed_records_nothing_and_says_so(bench: Bench, ledger: JournalLedger) -> None:
+    os.mkfifo(bench.root / "fifo")
+    running = InBackground(host_of(bench, ledger), sh(f"read line < {bench.root}/fifo; touch {bench.root}/ran"))
+    wait_until(lambda: any(line["op"] == "running" for line in ledger.lines()), "it runs")
+    pid = ledger.attempts().popitem()[1]["pid"]
+    keeper_pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    wait_until(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sh\0"), "the command runs")
+    kill(keeper_pid)
+    assert running.thread.is_alive()
+    (bench.root / "fifo").write_text("go on\n")
+    outcome = running.join()
+    assert isinstance(outcome, KeeperLost)
+    assert outcome.reason == "the keeper was ended by signal 9 and left no receipt"
+    assert (bench.root / "ran").exists()
+    assert [line["op"] for line in ledger.lines()] == ["claim", "start", "running"]
+
+
+def test_the_lease_is_renewed_while_the_command_runs(bench: Bench, ledger: JournalLedger) -> None:
+    os.mkfifo(bench.root / "fifo")
+    running = InBackground(host_of(bench, ledger, lease_ms=300), sh(f"read line < {bench.root}/fifo"))
+    wait_until(lambda: ledger.renewals >= 3, "three renewals")
+    (bench.root / "fifo").write_text("go on\n")
+    assert isinstance(running.join(), Ended)
+
+
+def test_a_host_that_is_asked_to_go_leaves_the_command_alone(bench: Bench, ledger: JournalLedger) -> None:
+    os.mkfifo(bench.root / "fifo")
+    host = host_of(bench, ledger)
+    with detaching_on_signals(host):
+
+        def ask() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        host._steps = AtStep("launch:after:gate", ask)
+        outcome = host.run(RUN, sh(f"read line < {bench.root}/fifo; exit 7"), actor=ACTOR)
+    assert isinstance(outcome, Detached)
+    assert collect(bench, ledger) == CollectedReceipts()
+    (bench.root / "fifo").write_text("go on\n")
+    bench.marked.wait_until_gone()
+    assert collect(bench, ledger) == CollectedReceipts(found=1, recorded=1)
+    assert ledger.attempts()[outcome.attempt_id]["exit_code"] == 7
+
+
+def test_an_intent_keeps_the_receipt_until_the_group_is_gone(bench: Bench, ledger: JournalLedger) -> None:
+    os.mkfifo(bench.root / "fifo")
+    steps = AtStep("launch:after:gate", lambda: ledger.cancel(RUN))
+    script = f"(trap '' HUP; read line < {bench.root}/fifo) & exit 7"
+    outcome = host_of(bench, ledger, steps=steps).run(RUN, sh(script), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert isinstance(outcome.answer, StopNotProven)
+    assert collect(bench, ledger) == CollectedReceipts(found=1, kept=1)
+    (bench.root / "fifo").write_text("go on\n")
+    bench.marked.wait_until_gone()
+    assert collect(bench, ledger) == CollectedReceipts(found=1, recorded=1)
+    attempt = ledger.attempts()[outcome.attempt_id]
+    assert (attempt["status"], attempt["exit_code"], attempt["group_left"]) == ("cancelled", 7, False)
+
+
+def test_without_an_intent_a_living_group_is_only_noted(bench: Bench, ledger: JournalLedger) -> None:
+    outcome = host_of(bench, ledger).run(RUN, sh("sleep 60 & exit 0"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert ledger.attempts()[outcome.attempt_id]["group_left"] is True
+
+
+def test_an_attempt_that_ended_otherwise_gets_a_late_callback(bench: Bench, ledger: JournalLedger) -> None:
+    def end_it() -> None:
+        attempt_id = next(iter(ledger.attempts()))
+        ledger._append(op="lost", attempt_id=attempt_id, status="lost")
+
+    steps = AtStep("launch:after:gate", end_it)
+    outcome = host_of(bench, ledger, steps=steps).run(RUN, sh("exit 7"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert isinstance(outcome.answer, LateCallback)
+    assert not Path(bench.places.of(outcome.attempt_id).receipt).exists()
+
+
+def test_all_output_is_shown_and_stays_in_the_logs(bench: Bench, ledger: JournalLedger) -> None:
+    out, err = io.BytesIO(), io.BytesIO()
+    host = LocalHost(ledger, bench.launcher, bench.places, stdout=out, stderr=err)
+    outcome = host.run(RUN, sh("head -c 3000000 /dev/urandom; printf 'a\\377\\000b' >&2"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    files = bench.places.of(outcome.attempt_id)
+    assert len(out.getvalue()) == 3_000_000
+    assert out.getvalue() == Path(files.stdout).read_bytes()
+    assert err.getvalue() == b"a\xff\0b"
+
+
+def test_the_directory_and_environment_are_the_given_ones(bench: Bench, ledger: JournalLedger) -> None:
+    out = io.BytesIO()
+    host = LocalHost(ledger, bench.launcher, bench.places, stdout=out)
+    command = Command(("/bin/sh", "-c", 'pwd; echo "$COLOUR $HOME"'), cwd="/", env={"COLOUR": "blue"})
+    host.run(RUN, command, actor=ACTOR)
+    assert out.getvalue() == b"/\nblue \n"
+    assert "blue" not in repr(command)
+
+
+def test_an_unusable_command_is_refused_before_anything_is_recorded(bench: Bench, ledger: JournalLedger) -> None:
+    for command in (Command(()), Command(("a\0",)), Command(("true",), env={"": "x"})):
+        with pytest.raises(InvalidValue):
+            host_of(bench, ledger).run(str(uuid.uuid4()), command, actor=ACTOR)
+    assert ledger.lines() == []
