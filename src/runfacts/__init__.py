@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
     from runfacts.domain.limits import Settings
     from runfacts.domain.outcomes import Outcome
-    from runfacts.domain.payloads import OutcomeKind
+    from runfacts.domain.payload_parts import OutcomeKind
     from runfacts.domain.retry import RetryPolicy, Safety
     from runfacts.domain.views import (
         AttemptView,
@@ -227,7 +227,7 @@ _NAMES_BY_MODULE = {
     ),
     "runfacts.domain.limits": ("Settings",),
     "runfacts.domain.outcomes": ("Outcome",),
-    "runfacts.domain.payloads": ("OutcomeKind",),
+    "runfacts.domain.payload_parts": ("OutcomeKind",),
     "runfacts.domain.retry": (
         "RetryPolicy",
         "Safety",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from eventsourcing.domain import BaseAggregate
 
 from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus
+from runfacts.domain.payload_parts import Evidence, OutcomeKind
 from runfacts.domain.payloads import (
     AttemptCancelled,
     AttemptClaimed,
@@ -22,8 +23,6 @@ from runfacts.domain.payloads import (
     AttemptStarting,
     AttemptSucceeded,
     AttemptTimedOut,
-    Evidence,
-    OutcomeKind,
     Payload,
 )
 

@@ -27,6 +27,7 @@ from runfacts.domain.lifecycle import (
     run_end,
 )
 from runfacts.domain.outcomes import Outcome
+from runfacts.domain.payload_parts import OutcomeKind
 from runfacts.domain.payloads import (
     AttemptCancelled,
     AttemptClaimed,
@@ -36,7 +37,6 @@ from runfacts.domain.payloads import (
     AttemptStarting,
     AttemptSucceeded,
     AttemptTimedOut,
-    OutcomeKind,
     Payload,
     RunCancelled,
     RunCancelRequested,

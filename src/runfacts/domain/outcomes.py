@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from runfacts.domain.errors import InvalidValue
-from runfacts.domain.payloads import OutcomeKind
+from runfacts.domain.payload_parts import OutcomeKind
 from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, bounded
 
 _EXIT_CODE_MAX: Final = 0xFFFFFFFF

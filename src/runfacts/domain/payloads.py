@@ -12,40 +12,22 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
 from runfacts.domain.lifecycle import ExecutionOwner, IntentKind
+from runfacts.domain.payload_parts import (
+    AtMs,
+    Count,
+    ExitCode,
+    Id,
+    Name,
+    Signal,
+    WithEvidence,
+    WithIntent,
+    WithOutcome,
+    WithReason,
+)
 from runfacts.domain.retry import RetryPolicy
-from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, NAME_MAX, REASON_MAX
-
-Id = Annotated[str, StringConstraints(min_length=36, max_length=36)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=NAME_MAX)]
-Sha256 = Annotated[str, StringConstraints(min_length=64, max_length=64)]
-Count = Annotated[int, Field(ge=1, lt=1 << 53)]
-AtMs = Annotated[int, Field(ge=0, lt=1 << 53)]
-ErrorCode = Annotated[str, StringConstraints(max_length=ERROR_CODE_MAX)]
-ErrorSummary = Annotated[str, StringConstraints(max_length=ERROR_SUMMARY_MAX)]
-ReasonText = Annotated[str, StringConstraints(max_length=REASON_MAX)]
-
-
-class Evidence(StrEnum):
-    """By what an end is known, where nobody reported it (R3.6)."""
-
-    PRE_START = "pre_start"
-    """It never ran: no process was ever let through the gate."""
-    NOT_RUNNING = "not_running"
-    """An evidence provider proved that nothing of it runs."""
-    ATTESTED = "attested"
-    """An operator's word."""
-
-
-class OutcomeKind(StrEnum):
-    """What an executor can report of an Attempt that ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TIMED_OUT = "timed_out"
 
 
 class Escalation(StrEnum):
@@ -75,52 +57,23 @@ class AttemptPayload(Payload):
     """What a fact about an Attempt says."""
 
 
-class _Outcome(Payload):
-    exit_code: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
-    """How the command ended by itself."""
-    signal: Annotated[int, Field(ge=1, le=64)] | None = None
-    """The number of the signal that ended the command."""
-    error_code: ErrorCode | None = None
-    error_code_length: Count | None = None
-    error_code_sha256: Sha256 | None = None
-    error_summary: ErrorSummary | None = None
-    error_summary_length: Count | None = None
-    error_summary_sha256: Sha256 | None = None
-    group_left: bool | None = None
-    """True where other members of the command's process group were left behind (R6.5)."""
-
-
-class _EndedByIntent(_Outcome):
-    reason: IntentKind | None = None
-    """The kind of the cancellation that ended it; ``timeout`` also where the table has no timed_out (R2.5)."""
-    observed: OutcomeKind | None = None
-    """What was reported although a cancellation had been requested first (R6.5)."""
-
-
-class _WithReason(Payload):
-    reason: ReasonText | None = None
-    reason_length: Count | None = None
-    reason_sha256: Sha256 | None = None
-
-
-class _Lost(Payload):
-    evidence: Evidence
-    provider_type: Name | None = None
-    """The executor type whose evidence provider answered, where one was asked."""
-
-
 class RunCreated(RunPayload):
     """A Run was created."""
 
     TYPE: ClassVar[str] = "run.created"
 
     task: Name
+    """What is run, in the caller's words."""
     policy: RetryPolicy
+    """When the Run may be tried again; frozen here (R12.1)."""
     execution_owner: ExecutionOwner = ExecutionOwner.RUNTIME
+    """Who executes the Run (R2.10)."""
     idempotency_key: Name | None = None
+    """The name of this creation, once per project (R2.11)."""
     retry_of_run_id: Id | None = None
     """The Run that this one repeats by hand (R2.9)."""
     deadline_at_ms: AtMs | None = None
+    """Until when the Run as a whole may take (R10.4)."""
     timeout_ms: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
     """How long each Attempt may run from its start barrier, in milliseconds (R10.4)."""
 
@@ -131,6 +84,7 @@ class RunImported(RunPayload):
     TYPE: ClassVar[str] = "run.imported"
 
     execution_owner: ExecutionOwner = ExecutionOwner.LEGACY
+    """Who executes the Run from here on: nobody here (R2.10)."""
 
 
 class RunQueued(RunPayload):
@@ -154,7 +108,7 @@ class RunRunning(RunPayload):
     TYPE: ClassVar[str] = "run.running"
 
 
-class RunWaitingApproval(RunPayload, _WithReason):
+class RunWaitingApproval(RunPayload, WithReason):
     """The Run waits for somebody's approval; its Attempt stays active."""
 
     TYPE: ClassVar[str] = "run.waiting_approval"
@@ -166,55 +120,60 @@ class RunRetryWait(RunPayload):
     TYPE: ClassVar[str] = "run.retry_wait"
 
     due_at_ms: AtMs
+    """When it may be queued again (R12.1)."""
     group_left: bool | None = None
     """True where the last Attempt left members of its process group behind (R12.1)."""
 
 
-class RunSucceeded(RunPayload, _Outcome):
+class RunSucceeded(RunPayload, WithOutcome):
     """The Run ended well."""
 
     TYPE: ClassVar[str] = "run.succeeded"
 
 
-class RunFailed(RunPayload, _Outcome):
+class RunFailed(RunPayload, WithOutcome):
     """The Run ended badly and is not tried again."""
 
     TYPE: ClassVar[str] = "run.failed"
 
 
-class RunCancelled(RunPayload, _EndedByIntent):
+class RunCancelled(RunPayload, WithIntent):
     """The Run ended because it was cancelled."""
 
     TYPE: ClassVar[str] = "run.cancelled"
 
 
-class RunTimedOut(RunPayload, _EndedByIntent):
+class RunTimedOut(RunPayload, WithIntent):
     """The Run ended because its time was over."""
 
     TYPE: ClassVar[str] = "run.timed_out"
 
 
-class RunLost(RunPayload, _Lost):
+class RunLost(RunPayload, WithEvidence):
     """The Run's Attempt is proven gone without an outcome (R11.5)."""
 
     TYPE: ClassVar[str] = "run.lost"
 
 
-class RunCancelRequested(RunPayload, _WithReason):
+class RunCancelRequested(RunPayload, WithReason):
     """Somebody asked the Run to stop. Nothing has stopped yet (R6.1)."""
 
     TYPE: ClassVar[str] = "run.cancel_requested"
 
     kind: IntentKind
+    """Why it shall stop."""
 
 
 class _Dispatch(Payload):
     attempt_id: Id
+    """The Attempt that the dispatch belongs to."""
     dispatch_count: Count
+    """How often the dispatch had been claimed by then."""
 
 
 class _DispatchResult(_Dispatch):
     result: Name
+    """What came of it, a word from R7.4's table."""
 
 
 class RunCancelDispatched(RunPayload, _DispatchResult):
@@ -223,6 +182,7 @@ class RunCancelDispatched(RunPayload, _DispatchResult):
     TYPE: ClassVar[str] = "run.cancel_dispatched"
 
     escalation: Escalation
+    """The strongest signal that it needed."""
 
 
 class RunCancelDispatchFailed(RunPayload, _DispatchResult):
@@ -243,26 +203,30 @@ class RunCancelDispatchTakenOver(RunPayload, _Dispatch):
     TYPE: ClassVar[str] = "run.cancel_dispatch_taken_over"
 
     previous_owner: Name
+    """The worker whose lease had expired."""
 
 
-class RunCancelDispatchRearmed(RunPayload, _WithReason):
+class RunCancelDispatchRearmed(RunPayload, WithReason):
     """An operator gave a dispatch new tries (R13.2)."""
 
     TYPE: ClassVar[str] = "run.cancel_dispatch_rearmed"
 
     attempt_id: Id
+    """The Attempt that the dispatch belongs to."""
     delay_ms: AtMs
+    """How long to wait before the next try, in milliseconds."""
 
 
-class RunCancelDispatchAbandoned(RunPayload, _WithReason):
+class RunCancelDispatchAbandoned(RunPayload, WithReason):
     """An operator ended the delivery of a cancellation; no more signals (R13.2)."""
 
     TYPE: ClassVar[str] = "run.cancel_dispatch_abandoned"
 
     attempt_id: Id
+    """The Attempt that the dispatch belongs to."""
 
 
-class RunStopConfirmed(RunPayload, _WithReason, _Lost):
+class RunStopConfirmed(RunPayload, WithReason, WithEvidence):
     """A cancelled Run is known to have stopped (R12.2)."""
 
     TYPE: ClassVar[str] = "run.stop_confirmed"
@@ -277,18 +241,21 @@ class RunRecoveryManual(RunPayload):
     TYPE: ClassVar[str] = "run.recovery_manual"
 
     purpose: Name
+    """What the claim was for: ``recovery``, ``stop`` or ``retry`` (R11.2)."""
     reason: Name
+    """Why no program can decide, a word from a fixed list."""
 
 
-class RunRecoveryReleased(RunPayload, _WithReason):
+class RunRecoveryReleased(RunPayload, WithReason):
     """An operator let recovery try again (R13.2)."""
 
     TYPE: ClassVar[str] = "run.recovery_released"
 
     purpose: Name
+    """What the claim is for: ``recovery`` or ``stop`` (R11.2)."""
 
 
-class RunRecoveryAttested(RunPayload, _WithReason):
+class RunRecoveryAttested(RunPayload, WithReason):
     """An operator attested that the Run's Attempt does not run (R13.2)."""
 
     TYPE: ClassVar[str] = "run.recovery_attested"
@@ -303,10 +270,13 @@ class AttemptClaimed(AttemptPayload):
     TYPE: ClassVar[str] = "attempt.claimed"
 
     number: Count
+    """The Attempt's number: 1, 2, 3 … (R2.8)."""
     executor_type: Name
+    """The name of the way of executing."""
     gated: bool = False
     """True where the executor lets no process run before its handle is recorded (R10.1)."""
     worker_id: Name | None = None
+    """The incarnation of the worker that claimed it, where it has an id (R3.5)."""
 
 
 class AttemptStarting(AttemptPayload):
@@ -315,6 +285,7 @@ class AttemptStarting(AttemptPayload):
     TYPE: ClassVar[str] = "attempt.starting"
 
     deadline_at_ms: AtMs | None = None
+    """When the Attempt's time is over (R10.4)."""
 
 
 class AttemptRunning(AttemptPayload):
@@ -323,31 +294,31 @@ class AttemptRunning(AttemptPayload):
     TYPE: ClassVar[str] = "attempt.running"
 
 
-class AttemptSucceeded(AttemptPayload, _Outcome):
+class AttemptSucceeded(AttemptPayload, WithOutcome):
     """The Attempt ended well."""
 
     TYPE: ClassVar[str] = "attempt.succeeded"
 
 
-class AttemptFailed(AttemptPayload, _Outcome):
+class AttemptFailed(AttemptPayload, WithOutcome):
     """The Attempt ended badly."""
 
     TYPE: ClassVar[str] = "attempt.failed"
 
 
-class AttemptCancelled(AttemptPayload, _EndedByIntent):
+class AttemptCancelled(AttemptPayload, WithIntent):
     """The Attempt ended because its Run was cancelled."""
 
     TYPE: ClassVar[str] = "attempt.cancelled"
 
 
-class AttemptTimedOut(AttemptPayload, _EndedByIntent):
+class AttemptTimedOut(AttemptPayload, WithIntent):
     """The Attempt ended because its time was over."""
 
     TYPE: ClassVar[str] = "attempt.timed_out"
 
 
-class AttemptLost(AttemptPayload, _Lost):
+class AttemptLost(AttemptPayload, WithEvidence):
     """The Attempt is proven gone without an outcome (R11.5)."""
 
     TYPE: ClassVar[str] = "attempt.lost"
@@ -362,8 +333,10 @@ class AttemptLateCallbackIgnored(AttemptPayload):
     """The callback's own number."""
     reported: Name
     """What it reported: an outcome, ``running``, ``waiting_approval`` or ``going_on``."""
-    exit_code: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
-    signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    exit_code: ExitCode | None = None
+    """The reported exit code."""
+    signal: Signal | None = None
+    """The reported signal."""
 
 
 FACT_TYPES: Final[dict[str, type[Payload]]] = {
