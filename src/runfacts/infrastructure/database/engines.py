@@ -12,18 +12,21 @@ readable.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sqlite3
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from runfacts.domain.errors import DatabaseReadOnly, DatabaseUnreachable, MalformedUrl
+from runfacts.domain.errors import DatabaseError, DatabaseFull, DatabaseReadOnly, DatabaseUnreachable, MalformedUrl
 from runfacts.infrastructure.database.dialects import SQLITE
 
 STATEMENT_TIMEOUT_MS: Final = 5_000
@@ -39,6 +42,10 @@ READING: Final = "runfacts_reading"
 # Threads that use one ledger share these; more of them wait for a connection, not for the server to refuse one.
 _POOL_KEPT = 8
 _POOL_MOST = 32
+
+_UNCREATABLE: Final[Mapping[int, type[DatabaseError]]] = MappingProxyType(
+    {errno.EROFS: DatabaseReadOnly, errno.ENOSPC: DatabaseFull, errno.EDQUOT: DatabaseFull}
+)
 
 # What a session must have. The value of synchronous_commit is only raised: remote_apply is stronger than on.
 _POSTGRESQL_SESSION = """
@@ -106,10 +113,9 @@ def create_sqlite_file(path: Path, *, create: bool, create_directory: bool) -> N
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileNotFoundError:
         raise DatabaseUnreachable(f"the directory {path.parent} does not exist") from None
-    except (PermissionError, NotADirectoryError) as error:
-        raise DatabaseUnreachable(f"{path} cannot be created: {error.strerror}") from None
     except OSError as error:
-        raise DatabaseReadOnly(f"{path} cannot be created: {error.strerror}") from None
+        kind = _UNCREATABLE.get(error.errno or 0, DatabaseUnreachable)
+        raise kind(f"{path} cannot be created: {error.strerror}") from None
 
 
 def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engine:

@@ -37,6 +37,7 @@ def open_database(
     ``machine_id`` names this machine for a SQLite file (R5.2); without one the file is bound to none. ``create`` and
     ``create_directory`` allow making a SQLite file and the directory that it lies in.
     """
+    _refuse_before_creating(url)
     database = connect(
         url,
         clock=clock,
@@ -85,12 +86,20 @@ def migrate(
     owner of a file that belongs to another one or lies on a network file system; the operator knows that nobody else
     uses it any more.
     """
+    if app_role is not None and parse_url(url).get_backend_name() == SQLITE:
+        raise InvalidValue("app role", "is for PostgreSQL; access to a SQLite ledger is access to its file")
+    if not adopt:
+        _refuse_before_creating(url)
     database = connect(url, create=True)
     try:
         if database.dialect == SQLITE:
-            if app_role is not None:
-                raise InvalidValue("app role", "is for PostgreSQL; access to a SQLite ledger is access to its file")
             return ownership.migrate_file(database, machine_id, adopt=adopt)
         return schema.upgrade(database, app_role=app_role)
     finally:
         database.close()
+
+
+def _refuse_before_creating(url: str) -> None:
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == SQLITE:
+        ownership.refuse_new_on_network(sqlite_path(parsed))

@@ -24,6 +24,7 @@ from runfacts.infrastructure.database.schema import MigrationReport
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
 
+MOUNTS: Final = Path("/proc/self/mountinfo")
 MACHINE_ID: Final = "machine_id"
 ADOPTED_FILE_SYSTEM: Final = "adopted_file_system"
 
@@ -70,9 +71,9 @@ _PUT: Final = Statement(
 )
 
 
-def open_file(database: Database, machine_id: str | None, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+def open_file(database: Database, machine_id: str | None) -> None:
     """Bring the file's schema up to date and bind it to this machine; where that is refused, leave it readable."""
-    refusal = foreign(database, machine_id, mounts=mounts)
+    refusal = foreign(database, machine_id)
     if refusal is not None:
         if not _has_ledger(database):
             raise refusal
@@ -83,15 +84,13 @@ def open_file(database: Database, machine_id: str | None, *, mounts: Path = Path
     _record(database, machine_id)
 
 
-def migrate_file(
-    database: Database, machine_id: str | None, *, adopt: bool, mounts: Path = Path("/proc/self/mountinfo")
-) -> MigrationReport:
+def migrate_file(database: Database, machine_id: str | None, *, adopt: bool) -> MigrationReport:
     """Bring the file's schema up to date; with ``adopt`` make it this machine's first, else refuse a foreign one."""
-    refusal = foreign(database, machine_id, mounts=mounts)
+    refusal = foreign(database, machine_id)
     if refusal is not None and not adopt:
         raise refusal
     report = schema.ensure(database)
-    _record(database, machine_id, adopt=adopt, mounts=mounts)
+    _record(database, machine_id, adopt=adopt)
     return report
 
 
@@ -100,29 +99,36 @@ def owner(database: Database) -> str | None:
     return _meta(database, MACHINE_ID)
 
 
-def foreign(
-    database: Database, machine_id: str | None, *, mounts: Path = Path("/proc/self/mountinfo")
-) -> ForeignMachine | None:
+def foreign(database: Database, machine_id: str | None) -> ForeignMachine | None:
     """Say why this machine must not write the file, or ``None`` where it may."""
     known = _has_ledger(database)
     recorded = _meta(database, MACHINE_ID) if known else None
     if recorded is not None and recorded != machine_id:
         return ForeignMachine("the ledger belongs to another machine; `runfacts migrate --adopt` makes it this one's")
-    kind = network_file_system(sqlite_path(database.engine.url), mounts)
+    kind = network_file_system(sqlite_path(database.engine.url))
     adopted = _meta(database, ADOPTED_FILE_SYSTEM) if known else None
-    if kind is not None and kind != adopted:
-        return ForeignMachine(
-            f"the ledger lies on a network file system ({kind}), where SQLite's locks cannot be trusted;"
-            " `runfacts migrate --adopt` uses it all the same"
-        )
-    return None
+    return None if kind is None or kind == adopted else _on_network(kind)
 
 
-def network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+def refuse_new_on_network(path: Path) -> None:
+    """Refuse to make a file on a network file system (``ForeignMachine``), before it is made."""
+    kind = None if path.exists() else network_file_system(path)
+    if kind is not None:
+        raise _on_network(kind)
+
+
+def _on_network(kind: str) -> ForeignMachine:
+    return ForeignMachine(
+        f"the ledger lies on a network file system ({kind}), where SQLite's locks cannot be trusted;"
+        " `runfacts migrate --adopt` uses it all the same"
+    )
+
+
+def network_file_system(path: Path) -> str | None:
     """Return the type of the network file system that ``path`` lies on, or ``None``."""
     real = Path(os.path.realpath(path))
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
     best: tuple[int, str] = (-1, "")
@@ -152,13 +158,11 @@ def _meta(database: Database, key: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def _record(
-    database: Database, machine_id: str | None, *, adopt: bool = False, mounts: Path = Path("/proc/self/mountinfo")
-) -> None:
+def _record(database: Database, machine_id: str | None, *, adopt: bool = False) -> None:
     wanted: dict[str, str] = {}
     if machine_id is not None and owner(database) != machine_id:
         wanted[MACHINE_ID] = machine_id
-    kind = network_file_system(sqlite_path(database.engine.url), mounts) if adopt else None
+    kind = network_file_system(sqlite_path(database.engine.url)) if adopt else None
     if kind is not None and _meta(database, ADOPTED_FILE_SYSTEM) != kind:
         wanted[ADOPTED_FILE_SYSTEM] = kind
     if not wanted:

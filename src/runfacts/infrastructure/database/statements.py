@@ -12,7 +12,7 @@ A statement that is the same on both databases is built from the tables. One tha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -36,7 +36,9 @@ class Compiled:
     constants: Mapping[str, Any]
     """Values that the statement was built with, by their parameter names."""
     lists: frozenset[str]
-    """Names of the parameters that are lists, for SQLite to be given as JSON."""
+    """Names of the parameters that are lists."""
+    as_list: Callable[[Sequence[str]], str | list[str]]
+    """How this driver takes a list: as JSON (SQLite) or as an array."""
 
     def bind(self, parameters: Parameters) -> Mapping[str, Any]:
         """Return what the driver is given."""
@@ -44,7 +46,7 @@ class Compiled:
             return parameters
         given = {**self.constants, **parameters}
         for name in self.lists:
-            given[name] = json.dumps(given[name])
+            given[name] = self.as_list(given[name])
         return given
 
 
@@ -90,7 +92,8 @@ class Statement:
         return Compiled(
             text=expanded.statement,
             constants={name: value for name, value in expanded.parameters.items() if name not in asked},
-            lists=frozenset(name for name in asked if dialect == SQLITE and binds[name].type is TEXT_LIST),
+            lists=frozenset(name for name in asked if binds[name].type is TEXT_LIST),
+            as_list=json.dumps if dialect == SQLITE else list,
         )
 
 

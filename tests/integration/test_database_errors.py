@@ -1,0 +1,422 @@
+"""What databases say, in our words: busy, full, read-only, corrupt, unreachable, lost races (R4.3 to R4.6)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import bindparam, create_engine, insert, update
+
+from runfacts.domain.errors import (
+    DatabaseBusy,
+    DatabaseCorrupt,
+    DatabaseFull,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    OutcomeUnknown,
+    UnsuitableConnection,
+)
+from runfacts.infrastructure.database.connections import Database
+from runfacts.infrastructure.database.engines import parse_url
+from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.opening import migrate, open_database
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import ledger_meta
+from runfacts.testing.postgres import PostgresServer
+
+DEADLINE_S = 30
+PUT = Statement("put", insert(ledger_meta).values(key=bindparam("key"), value=bindparam("value")))
+SET = Statement(
+    "set", update(ledger_meta).where(ledger_meta.c.key == bindparam("which")).values(value=bindparam("value"))
+)
+COUNT = Statement("count", dict.fromkeys(("sqlite", "postgresql"), "SELECT count(*) FROM ledger_meta"))
+
+
+def put(database: Database, key: str, value: str = "x") -> None:
+    with database.transaction() as transaction:
+        transaction.run(PUT, {"key": key, "value": value})
+
+
+def count(database: Database) -> int:
+    with database.reading() as reading:
+        row = reading.row(COUNT)
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A SQLite ledger."""
+    path = tmp_path / "ledger.db"
+    open_database(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture
+def sqlite_ledger(file: Path) -> Iterator[Database]:
+    """An open SQLite ledger that waits 50 ms for a lock."""
+    database = open_database(f"sqlite:///{file}", busy_timeout_ms=50)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def ledger(postgres: PostgresServer) -> Iterator[Database]:
+    """An open PostgreSQL ledger."""
+    url = postgres.create_database()
+    migrate(url)
+    database = open_database(url)
+    yield database
+    database.close()
+    postgres.drop_database(url)
+
+
+def url_of(database: Database) -> str:
+    return database.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def test_a_sqlite_writer_waits_its_busy_timeout_and_then_says_so(file: Path, sqlite_ledger: Database) -> None:
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(DatabaseBusy, match="another process"):
+        put(sqlite_ledger, "a")
+    assert count(sqlite_ledger) == 1
+    other.execute("ROLLBACK")
+    put(sqlite_ledger, "a")
+    other.close()
+
+
+def test_threads_of_one_process_wait_for_each_other_as_long(sqlite_ledger: Database) -> None:
+    answers: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            put(sqlite_ledger, "a")
+        except DatabaseBusy as error:
+            answers.append(error)
+
+    with sqlite_ledger.transaction():
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+    assert [str(answer) for answer in answers] == [
+        "another thread is writing to the ledger for longer than the busy timeout"
+    ]
+
+
+def test_a_transaction_that_read_before_others_wrote_is_unsuitable(file: Path, sqlite_ledger: Database) -> None:
+    engine = create_engine(f"sqlite:///{file}", connect_args={"isolation_level": "DEFERRED"})
+    with engine.connect() as caller:
+        caller.exec_driver_sql("PRAGMA foreign_keys=ON")
+        caller.exec_driver_sql("BEGIN")
+        caller.exec_driver_sql("SELECT count(*) FROM ledger_meta").all()
+        put(sqlite_ledger, "a")
+        with pytest.raises(UnsuitableConnection, match="BEGIN IMMEDIATE"), sqlite_ledger.joined(caller):
+            pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("pragma", "said"),
+    [
+        ("foreign_keys=OFF", "foreign keys"),
+        ("synchronous=NORMAL", "wait for the disk"),
+        ("query_only=ON", "cannot write"),
+    ],
+)
+def test_a_sqlite_connection_with_weaker_settings_is_unsuitable(
+    file: Path, sqlite_ledger: Database, pragma: str, said: str
+) -> None:
+    engine = create_engine(f"sqlite:///{file}")
+    with engine.connect() as caller:
+        driver: Any = caller.connection.driver_connection
+        driver.execute("PRAGMA foreign_keys=ON")
+        driver.execute(f"PRAGMA {pragma}")
+        with pytest.raises(UnsuitableConnection, match=said), sqlite_ledger.joined(caller):
+            pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+def test_a_joined_transaction_waits_for_another_writer_and_then_says_so(file: Path, sqlite_ledger: Database) -> None:
+    assert sqlite_ledger.ledger_id()
+    other = sqlite3.connect(file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 0.05})
+    with engine.connect() as caller:
+        driver: Any = caller.connection.driver_connection
+        driver.execute("PRAGMA foreign_keys=ON")
+        with pytest.raises(DatabaseBusy), sqlite_ledger.joined(caller):
+            pytest.fail("the lock was had twice")
+    other.close()
+    engine.dispose()
+
+
+def test_a_full_disk_is_said_and_leaves_the_ledger_as_it_was(sqlite_ledger: Database) -> None:
+    driver: Any
+    with sqlite_ledger.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        (pages,) = driver.execute("PRAGMA page_count").fetchone()
+        driver.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(DatabaseFull), sqlite_ledger.transaction() as transaction:
+        transaction.run_many(PUT, [{"key": f"{number}", "value": "x" * 256} for number in range(1_000)])
+    assert count(sqlite_ledger) == 1
+    driver.execute("PRAGMA max_page_count=1000000")
+    put(sqlite_ledger, "a")
+
+
+def test_a_file_without_permission_to_write_can_be_read(file: Path) -> None:
+    database = open_database(f"sqlite:///{file}")
+    with database.engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA query_only=ON")
+    with pytest.raises(DatabaseReadOnly):
+        put(database, "a")
+    assert count(database) == 1
+    database.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 5_000])
+def test_a_file_that_is_no_database_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(content)
+    with pytest.raises(DatabaseCorrupt):
+        open_database(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+
+
+def test_a_place_where_nothing_can_be_created_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {
+        errno.EROFS: DatabaseReadOnly,
+        errno.EACCES: DatabaseUnreachable,
+        errno.ENOSPC: DatabaseFull,
+        errno.EDQUOT: DatabaseFull,
+    }
+    for code, expected in codes.items():
+
+        def refuse(*_: object, code: int = code) -> int:
+            raise OSError(code, os.strerror(code))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", refuse)
+            with pytest.raises(expected, match=os.strerror(code)):
+                open_database(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+def test_a_lock_that_is_not_granted_is_busy(ledger: Database) -> None:
+    put(ledger, "a")
+    with psycopg.connect(url_of(ledger)) as other:
+        other.execute("UPDATE ledger_meta SET value = 'theirs' WHERE key = 'a'")
+        with pytest.raises(DatabaseBusy, match="lock timeout"), ledger.transaction() as transaction:
+            transaction.run(SET, {"which": "a", "value": "ours"})
+        other.rollback()
+    put(ledger, "b")
+
+
+def test_a_statement_that_takes_too_long_is_busy(ledger: Database) -> None:
+    shorter = Statement("shorter", {"postgresql": "SET LOCAL statement_timeout = '50ms'"})
+    sleep = Statement("sleep", {"postgresql": "SELECT pg_sleep(30)"})
+
+    def wait() -> None:
+        with ledger.transaction() as transaction:
+            transaction.run(shorter)
+            transaction.rows(sleep)
+
+    with pytest.raises(DatabaseBusy, match="statement timeout"):
+        wait()
+    put(ledger, "a")
+
+
+def waiting(connection: psycopg.Connection) -> bool:
+    row = connection.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    ).fetchone()
+    return row is not None and row[0] > 0
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_deadlock_is_a_lost_race(ledger: Database) -> None:
+    put(ledger, "a")
+    put(ledger, "b")
+    faster = Statement("faster", {"postgresql": "SET LOCAL deadlock_timeout = '10ms'"})
+    answers: list[str] = []
+
+    def lose() -> None:
+        try:
+            with ledger.transaction() as transaction:
+                transaction.run(faster)
+                transaction.run(SET, {"which": "b", "value": "ours"})
+                ready.set()
+                go.wait(DEADLINE_S)
+                transaction.run(SET, {"which": "a", "value": "ours"})
+        except LostRace as error:
+            answers.append(error.constraint)
+
+    ready, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lose)
+    with (
+        psycopg.connect(url_of(ledger)) as other,
+        psycopg.connect(url_of(ledger), autocommit=True) as watcher,
+    ):
+        other.execute("UPDATE ledger_meta SET value = 'theirs' WHERE key = 'a'")
+        thread.start()
+        assert ready.wait(DEADLINE_S)
+        # The other side never looks for a deadlock in time, so it is ours that is found and ended.
+        other.execute("SET LOCAL deadlock_timeout = '1h'")
+        crossing = threading.Thread(
+            target=other.execute, args=("UPDATE ledger_meta SET value = 'theirs' WHERE key = 'b'",)
+        )
+        crossing.start()
+        assert eventually(lambda: waiting(watcher))
+        go.set()
+        thread.join(DEADLINE_S)
+        crossing.join(DEADLINE_S)
+    assert answers == ["deadlock"]
+
+
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_transaction_of_another_isolation_is_unsuitable(ledger: Database, isolation: str) -> None:
+    engine = create_engine(parse_url(url_of(ledger)), isolation_level=isolation)
+    with (
+        engine.connect() as caller,
+        pytest.raises(UnsuitableConnection, match=isolation.lower()),
+        ledger.joined(caller),
+    ):
+        pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+def test_a_read_only_transaction_is_unsuitable(ledger: Database) -> None:
+    engine = create_engine(parse_url(url_of(ledger)))
+    with (
+        engine.connect().execution_options(postgresql_readonly=True) as caller,
+        pytest.raises(UnsuitableConnection, match="read-only"),
+        ledger.joined(caller),
+    ):
+        pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+def test_a_read_only_database_is_said_to_be_one(ledger: Database) -> None:
+    read_only = Statement("read_only", {"postgresql": "SET LOCAL transaction_read_only = on"})
+
+    def write() -> None:
+        with ledger.transaction() as transaction:
+            transaction.run(read_only)
+            transaction.run(PUT, {"key": "a", "value": "x"})
+
+    with pytest.raises(DatabaseReadOnly):
+        write()
+
+
+def test_an_unreachable_server_is_said_without_the_password(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnreachable) as caught:
+        open_database(f"postgresql://ana:sesame@/ledger?host={tmp_path}")
+    assert "sesame" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_does_not_exist_is_unreachable(postgres: PostgresServer) -> None:
+    with pytest.raises(DatabaseUnreachable, match="does not exist"):
+        open_database(postgres.url("nowhere"))
+
+
+def end_all(database: Database) -> None:
+    with psycopg.connect(url_of(database), autocommit=True) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_connections_whose_server_went_away_are_replaced_unseen(ledger: Database) -> None:
+    with ledger.reading(), ledger.reading():
+        pass
+    end_all(ledger)
+    put(ledger, "a")
+    assert count(ledger) == 2
+    end_all(ledger)
+    assert count(ledger) == 2
+
+
+class Ending:
+    """Ends every connection at one step."""
+
+    def __init__(self, database: Database, step: str) -> None:
+        self.database = database
+        self.step = step
+
+    def reached(self, name: str) -> None:
+        """See ``Steps``."""
+        if name == self.step:
+            end_all(self.database)
+
+
+def test_a_connection_that_breaks_before_the_commit_recorded_nothing(ledger: Database) -> None:
+    ledger.steps = Ending(ledger, "sql:before:put")
+    with pytest.raises(DatabaseUnreachable):
+        put(ledger, "a")
+    assert count(ledger) == 1
+
+
+def test_a_connection_that_breaks_under_the_commit_leaves_the_outcome_open(ledger: Database) -> None:
+    ledger.steps = Ending(ledger, "sql:before:commit")
+    with pytest.raises(OutcomeUnknown):
+        put(ledger, "a")
+    assert count(ledger) == 1
+
+
+def test_a_transaction_left_idle_too_long_is_ended_by_the_server(ledger: Database) -> None:
+    sooner = Statement("sooner", {"postgresql": "SET LOCAL idle_in_transaction_session_timeout = '10ms'"})
+
+    def dawdle() -> None:
+        with psycopg.connect(url_of(ledger), autocommit=True) as watcher, ledger.transaction() as transaction:
+            transaction.run(sooner)
+            assert eventually(
+                lambda: (
+                    watcher.execute(
+                        "SELECT 1 FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND application_name = 'runfacts'"
+                    ).fetchone()
+                    is None
+                )
+            )
+            transaction.run(PUT, {"key": "a", "value": "x"})
+
+    with pytest.raises((DatabaseBusy, DatabaseUnreachable)):
+        dawdle()
+    assert count(ledger) == 1
+
+
+def test_a_killed_writer_leaves_no_lock_and_no_half_of_its_work(file: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from runfacts.infrastructure.database.opening import open_database\n"
+        "from runfacts.infrastructure.database.statements import Statement\n"
+        "with open_database(sys.argv[1]).transaction() as transaction:\n"
+        "    transaction.run(Statement('x', {'sqlite': \"INSERT INTO ledger_meta VALUES ('a', 'x')\"}))\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, f"sqlite:///{file}"], check=False)
+    assert killed.returncode == -9
+    database = open_database(f"sqlite:///{file}", busy_timeout_ms=50)
+    assert count(database) == 1
+    put(database, "a")
+    database.close()
