@@ -2,9 +2,9 @@
 The pytest plugin: a fresh database per test, on every database that the product supports.
 
 pytest loads this module in every environment that has runfacts, so it imports nothing but pytest; a session that asks
-for none of the fixtures pays nothing. A test that asks for ``database_url`` runs once per database. Each PostgreSQL
-server is started when it is first needed and makes one template, migrated and with the product's clock function
-replaced by one that tests can move (R5.1, R5.4); each test then gets a copy.
+for none of the fixtures pays nothing. A test that asks for ``database_url`` or ``ledger`` runs once per database. Each
+PostgreSQL server is started when it is first needed and makes one template, migrated and with the product's clock
+function replaced by one that tests can move (R5.1, R5.4); each test then gets a copy.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from runfacts.infrastructure.ledger import Ledger
+    from runfacts.testing.clock import ManualClock
+    from runfacts.testing.ledgers import ThrowAwayLedgers
     from runfacts.testing.postgres import PostgresServer, PostgresVersion
 
 DATABASES = ("sqlite", "postgresql-16", "postgresql-18")
@@ -66,6 +69,29 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     url = server.create_database(request.getfixturevalue(f"{name}_template"))
     yield url
     server.drop_database(url)
+
+
+@pytest.fixture
+def manual_clock() -> ManualClock:
+    """A clock that stands at ``EPOCH_MS`` until the test moves it; the test's ledgers go by it."""
+    from runfacts.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def ledger_factory(database_url: str, manual_clock: ManualClock) -> Iterator[ThrowAwayLedgers]:
+    """Opens ledgers on one fresh database, of each kind, on the manual clock; each is a user of its own."""
+    from runfacts.testing.ledgers import ThrowAwayLedgers
+
+    with ThrowAwayLedgers(database_url, manual_clock) as ledgers:
+        yield ledgers
+
+
+@pytest.fixture
+def ledger(ledger_factory: ThrowAwayLedgers) -> Ledger:
+    """A ledger on a fresh database of each kind, on the manual clock."""
+    return ledger_factory()
 
 
 def make_template(server: PostgresServer) -> str:
