@@ -79,7 +79,7 @@ class RunCreated(RunPayload):
 
 
 class RunImported(RunPayload):
-    """A finished history of another ledger was taken in; its Run is kept, never executed (R14.2)."""
+    """A Run that had not ended came in with an archive: its facts are kept, nobody here executes it (R14.2)."""
 
     TYPE: ClassVar[str] = "run.imported"
 

@@ -39,15 +39,17 @@ class RetryPolicy:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     max_attempts: int = 1
-    """1 to 16."""
+    """The most Attempts, 1 to 16."""
     retry_on_failure: bool = False
+    """Whether a failed Attempt is followed by another."""
     retry_on_lost: bool = False
-    """Needs a ``safety`` other than unknown."""
+    """Whether a lost Attempt is followed by another. Needs a ``safety`` other than unknown."""
     safety: Safety = Safety.UNKNOWN
+    """What was declared about running the work twice."""
     backoff_ms: int = 1_000
-    """The wait before the second Attempt; it doubles from one to the next. At most 24 hours."""
+    """The wait before the second Attempt, in milliseconds; it doubles from one to the next. At most 24 hours."""
     backoff_max_ms: int = 60_000
-    """The longest such wait. At most 24 hours."""
+    """The longest such wait, in milliseconds. At most 24 hours."""
 
     def __post_init__(self) -> None:
         """Refuse what is out of its bounds, and lost work without a declaration that running it twice is safe."""
