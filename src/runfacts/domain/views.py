@@ -141,6 +141,15 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """The last fact of a Run: kept elsewhere, it shows any later rewriting of the facts up to it (R14.2)."""
+
+    run_id: str
+    version: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What ``verify`` looked at and found."""
 

@@ -13,9 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from runfacts.domain.limits import Settings
-from runfacts.infrastructure.api.attempt_commands import AttemptCommands
-from runfacts.infrastructure.api.reads import Reads
-from runfacts.infrastructure.api.reports import Reports
+from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.connections import Database
@@ -23,7 +21,7 @@ from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
-class Ledger(RunCommands, AttemptCommands, Reports, Reads):
+class Ledger(RunCommands, Receipts):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     @classmethod
@@ -61,7 +59,7 @@ class Ledger(RunCommands, AttemptCommands, Reports, Reads):
             busy_timeout_ms=settings.busy_timeout_ms,
             wal_limit_bytes=settings.wal_limit_bytes,
         )
-        return cls(database, settings)
+        return cls(database, settings, machine_id)
 
     @property
     def database(self) -> Database:

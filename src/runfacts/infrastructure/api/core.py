@@ -27,10 +27,11 @@ log: Final = logging.getLogger("runfacts")
 class LedgerCore:
     """The parts that every command needs."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
-        """Work on ``database`` within ``settings``."""
+    def __init__(self, database: Database, settings: Settings, machine_id: str | None = None) -> None:
+        """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
         self._database = database
         self._settings = settings
+        self._machine_id = machine_id
         self._commands = Commands(database, settings.decide_retries)
         self._refused: Counter[str] = Counter()
         self._refused_lock = Lock()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from runfacts.domain.errors import AttemptNotFound, InvalidValue, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
-from runfacts.domain.views import ExecutionView, Page, RunSummary, RunView, VerifyReport
+from runfacts.domain.views import Difference, ExecutionView, Head, Page, RunSummary, RunView, VerifyReport
 from runfacts.infrastructure.api.core import LedgerCore, history_of, plain
 from runfacts.infrastructure.stores.audit import AuditFilter, read_audit
 from runfacts.infrastructure.stores.board import read_board
 from runfacts.infrastructure.stores.facts import read_facts
+from runfacts.infrastructure.stores.heads import compare_head, read_head
 from runfacts.infrastructure.stores.open_executions import read_execution_view, read_open_executions
-from runfacts.infrastructure.stores.verify import verify
+from runfacts.infrastructure.stores.verify import run_ids, verify
 from runfacts.infrastructure.stores.view import view_of
 
 
@@ -109,9 +110,35 @@ class Reads(LedgerCore):
         with self._database.reading() as reading:
             return read_open_executions(reading, executor_type, scope, limit=self._page(limit), after=after)
 
-    def verify(self, run_id: str | None = None) -> VerifyReport:
-        """Recompute all that can be recomputed, of one Run or of all, and report every difference (R1.3, R14.2)."""
-        return verify(self._database, None if run_id is None else canonical_id("run id", run_id))
+    def verify(self, run_id: str | None = None, *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+        """Recompute all that can be recomputed, of one Run or of all, and report every difference (R1.3, R14.2).
+
+        ``progress`` is told, Run by Run, how many Runs and facts have been looked at.
+        """
+        return verify(self._database, None if run_id is None else canonical_id("run id", run_id), progress)
+
+    def heads(self, run_id: str | None = None) -> Iterator[Head]:
+        """Give the head of one Run (``RunNotFound``), or of all by id: to be kept where nobody can rewrite it."""
+        wanted = run_ids(self._database) if run_id is None else iter((canonical_id("run id", run_id),))
+        for one in wanted:
+            with self._database.reading() as reading:
+                head = read_head(reading, one)
+            if head is not None:
+                yield head
+            elif run_id is not None:
+                raise RunNotFound(one)
+
+    def compare_heads(self, heads: Iterable[Head]) -> Iterator[Difference]:
+        """Name every fact that is not what it was when ``heads`` were taken, or is not there any more (R14.2).
+
+        A head covers all earlier facts of its Run by their chain, which ``verify`` computes anew: only both together
+        show that nothing was rewritten.
+        """
+        for head in heads:
+            with self._database.reading() as reading:
+                difference = compare_head(reading, head)
+            if difference is not None:
+                yield difference
 
     def _page(self, limit: int | None) -> int:
         if limit is None:

@@ -13,7 +13,7 @@ changed in between is read again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from eventsourcing.domain import EventSourcingError
@@ -66,8 +66,8 @@ SELECT_RUN_IDS: Final = Statement(
 )
 
 
-def verify(database: Database, run_id: str | None) -> VerifyReport:
-    """Verify one Run (``RunNotFound``), or all of them."""
+def verify(database: Database, run_id: str | None, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+    """Verify one Run (``RunNotFound``), or all of them; ``progress`` hears the number of Runs and facts so far."""
     seen = 0
     fact_count = 0
     unknown: Counter[str] = Counter()
@@ -80,6 +80,8 @@ def verify(database: Database, run_id: str | None) -> VerifyReport:
         fact_count += len(facts_of_run)
         unknown.update(fact.type for fact in facts_of_run if not fact.known and not _malformed(fact))
         differences += found
+        if progress is not None:
+            progress(seen, fact_count)
     return VerifyReport(seen, fact_count, dict(unknown), tuple(differences))
 
 
