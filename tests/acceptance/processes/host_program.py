@@ -53,7 +53,7 @@ def main() -> None:
     )
     host = LocalHost(JournalLedger(root / "journal"), launcher, Places.beside_file(root / "ledger.db"), steps=steps)
     outcome = host.run(settings["run_id"], Command(tuple(settings["argv"])), actor=Actor.executor("local"))
-    said = {"type": type(outcome).__name__}
+    said: dict[str, str | int | None] = {"type": type(outcome).__name__}
     if isinstance(outcome, Ended):
         said |= {"exit_code": outcome.outcome.exit_code, "signal": outcome.outcome.signal}
     sys.stdout.write(json.dumps(said) + "\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -20,8 +21,8 @@ _CHUNK: Final = 1 << 16
 class ByteSink(Protocol):
     """Where bytes are shown: a binary stream."""
 
-    def write(self, data: bytes, /) -> object:
-        """Take the bytes."""
+    def write(self, data: bytes, /) -> int | None:
+        """Take the bytes, or the first of them, and say how many."""
         ...
 
     def flush(self) -> None:
@@ -94,10 +95,29 @@ class LiveTail:
                 data = os.read(descriptor, min(_CHUNK, end - at)) if at < end else b""
                 if not data:
                     break
-                sink.write(data)
+                self._write_all(sink, data)
                 written = True
             if written:
-                sink.flush()
+                self._patiently(sink.flush)
         except (OSError, ValueError):  # a pipe without a reader, a closed stream
             return False
         return True
+
+    def _write_all(self, sink: ByteSink, data: bytes) -> None:
+        """Write to an unbuffered stream as well, which may take a part only."""
+        while data and not self._stop.is_set():
+            try:
+                taken = sink.write(data)
+            except BlockingIOError as full:
+                taken = full.characters_written
+            data = data[taken or 0 :]
+            if not taken:
+                self._stop.wait(self._poll_s)
+
+    def _patiently(self, act: Callable[[], None]) -> None:
+        """Do what a stream that must not block refuses as long as it is full."""
+        while not self._stop.is_set():
+            with suppress(BlockingIOError):
+                act()
+                return
+            self._stop.wait(self._poll_s)
