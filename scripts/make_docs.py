@@ -107,8 +107,8 @@ def lifecycle_page() -> Iterator[str]:
     yield ""
     yield from _transitions(AttemptStatus, ATTEMPT_TRANSITIONS)
     yield from ("", "## Which command records which facts", "")
-    yield "In this order; each row is one transaction, but for the retry, whose second fact comes when it is due (R2.6)."
-    yield "Which of them this release has is said in one place, [What this release has](contract.md#what-this-release-has)."
+    yield "In this order (R2.6). Each row is one transaction, but for the retry, whose second fact comes when it is due."
+    yield "[What this release has](contract.md#what-this-release-has) says which of them this release records."
     yield ""
     yield from _table(("command", "facts"), ((name, _list(facts)) for name, facts in COMMANDS.items()))
     yield from ("", "### What E means", "")
