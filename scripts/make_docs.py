@@ -107,7 +107,7 @@ def lifecycle_page() -> Iterator[str]:
     yield ""
     yield from _transitions(AttemptStatus, ATTEMPT_TRANSITIONS)
     yield from ("", "## Which command records which facts", "")
-    yield "In this order (R2.6). Each row is one transaction, but for the retry, whose second fact comes when it is due."
+    yield "In this order (R2.6). A row is one transaction, but for the second fact of a retry: it comes when it is due."
     yield "[What this release has](contract.md#what-this-release-has) says which of them this release records."
     yield ""
     yield from _table(("command", "facts"), ((name, _list(facts)) for name, facts in COMMANDS.items()))

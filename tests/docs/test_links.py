@@ -1,0 +1,27 @@
+"""Links between the project's pages lead somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages import PAGES, ROOT, anchors, links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_resolves(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_every_page_can_be_reached_from_the_readme(page: Path) -> None:
+    assert f"docs/{page.name}" in {link.partition("#")[0] for link in links(ROOT / "README.md")}
