@@ -16,13 +16,11 @@ def canonical_id(what: str, value: str | UUID) -> str:
     """Give the canonical text of an id, or refuse it (``MalformedId``); ``what`` names the kind of id."""
     if isinstance(value, UUID):
         return str(value)
-    # The usual form only: UUID() itself also takes braces, URNs and dashes anywhere.
-    if len(value) not in {32, 36}:
-        raise MalformedId(what, value)
     try:
         parsed = str(UUID(value))
     except ValueError:
         raise MalformedId(what, value) from None
-    if len(value) == len(parsed) and value.lower() != parsed:
+    # The usual forms only: UUID() itself also takes braces, URNs, dashes anywhere and the digits of any script.
+    if value.lower() not in {parsed, parsed.replace("-", "")}:
         raise MalformedId(what, value)
     return parsed

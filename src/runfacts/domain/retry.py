@@ -62,8 +62,10 @@ class RetryPolicy:
             ("backoff_ms", 0, BACKOFF_MAX_MS),
             ("backoff_max_ms", 0, BACKOFF_MAX_MS),
         ):
-            if not lowest <= getattr(self, name) <= highest:
-                raise InvalidValue(name, f"is not between {lowest} and {highest}")
+            value = getattr(self, name)
+            # Neither 1.5 nor True: what is stored has one form (R3.1).
+            if type(value) is not int or not lowest <= value <= highest:
+                raise InvalidValue(name, f"is not a whole number between {lowest} and {highest}")
         if self.retry_on_lost and self.safety is Safety.UNKNOWN:
             raise InvalidValue("retry_on_lost", "needs safety idempotent or deduplicated")
 

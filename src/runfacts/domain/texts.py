@@ -7,8 +7,9 @@ given one, the length that was given and the SHA-256 of the whole redacted text 
 texts can still be told apart.
 
 ``SECRET_PATTERNS`` is the documented list. It catches common shapes, not every secret: do not put secrets into texts.
-Every pattern starts at a word's edge or at a fixed text and is bounded, so that ten megabytes of hostile input take
-time in proportion.
+Every pattern starts at a word's edge or at a fixed text and never looks back further than a bounded way, so that ten
+megabytes of hostile input take time in proportion. A quote that is never closed hides nothing: the rest of its line
+counts as the secret.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SECRET_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("Google API key", re.compile(_EDGE + r"AIza[A-Za-z0-9_-]{30,}")),
     ("registry token", re.compile(_EDGE + r"(?:npm_|pypi-)[A-Za-z0-9_-]{16,}")),
     ("JSON web token", re.compile(_EDGE + r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")),
-    ("credentials in a URL", re.compile(r"(?<=://)[^\s/:@?#]{0,256}:[^\s/@]{1,256}(?=@)")),
+    ("credentials in a URL", re.compile(r"(?<=://)[^\s/:@?#]{0,256}:[^\s/]{1,256}(?=@)")),
     (
         "authorization header",
         re.compile(
@@ -68,7 +69,7 @@ SECRET_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
         "value of a secret's name",
         re.compile(
             r"(?i:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
-            r"['\"]?\s{0,4}(?:=|:)\s{0,4}(?:\"[^\"\n]{1,512}\"|'[^'\n]{1,512}'|[^\s'\",;&]+)"
+            r"['\"]?\s{0,4}(?:=|:)\s{0,4}(?:\"[^\"\n]+\"?|'[^'\n]+'?|[^\s'\",;&]+)"
         ),
     ),
 )
