@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from runfacts import Actor, AttemptClaim, Claimed, Created, Finished, Ledger, Outcome, Recorded, Started
+from runfacts.infrastructure.database.tables import metadata
+from runfacts.testing.ledgers import contents_of
 
 ANA = Actor.user("ana")
 WORKER = Actor.worker("w-1")
@@ -67,3 +71,17 @@ def finished(ledger: Ledger, outcome: Outcome | None = None, **options: Any) -> 
 def types(ledger: Ledger, run_id: str) -> list[str]:
     """Give the types of a Run's facts, in order."""
     return [fact.type for fact in ledger.history(run_id)]
+
+
+def row_of(ledger: Ledger, table: str) -> dict[str, Any]:
+    """Give the only row of a table, by column."""
+    (row,) = contents_of(ledger)[table]
+    return dict(zip(metadata.tables[table].columns.keys(), row, strict=True))
+
+
+@contextmanager
+def unchanged(ledger: Ledger) -> Iterator[None]:
+    """Insist that the block changes no row of any table."""
+    before = contents_of(ledger)
+    yield
+    assert contents_of(ledger) == before

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from runfacts.domain.attempt import Attempt
-from runfacts.domain.errors import AttemptNotFound, LegacyRun, UnknownFactsInRun
+from runfacts.domain.errors import AttemptNotFound, IllegalTransition, LegacyRun, UnknownFactsInRun
 from runfacts.domain.history import Draft, History
 from runfacts.domain.lifecycle import (
     AttemptStatus,
@@ -206,14 +206,13 @@ def waiting_approval(reason: str | None) -> RunWaitingApproval:
 
 def go_on(history: History, attempt_id: str) -> Decision:
     """Let a waiting Run go on."""
-    attempt = require_attempt(history, attempt_id)
-    if not attempt.active:
+    if not require_attempt(history, attempt_id).active:
         return _ENDED
     if history.run.status is RunStatus.RUNNING:
         return _REPEATED
     if history.run.status is not RunStatus.WAITING_APPROVAL:
-        # Only ``confirm_running`` brings a dispatching Run to running: it needs the process (R2.6).
-        require_attempt_transition(attempt.status, AttemptStatus.STARTING)
+        # The table lets a dispatching Run become running, but only by ``confirm_running``: it needs the process (R2.6).
+        raise IllegalTransition("run", history.run.status.value, RunStatus.RUNNING.value)
     require_run_transition(history.run.status, RunStatus.RUNNING)
     return Decision((Draft(RunRunning(), attempt_id),))
 
