@@ -138,7 +138,7 @@ def test_a_ledger_that_is_not_to_be_created_is_not(tmp_path: Path) -> None:
         open_database(f"sqlite:///{tmp_path / 'ledger.db'}", create=False)
     with pytest.raises(DatabaseUnreachable, match="does not exist"):
         open_database(f"sqlite:///{tmp_path / 'no' / 'ledger.db'}")
-    with pytest.raises(DatabaseUnreachable, match="is a directory"):
+    with pytest.raises(DatabaseUnreachable, match="is a directory or a device"):
         open_database(f"sqlite:///{tmp_path}")
     assert list(tmp_path.iterdir()) == []
 

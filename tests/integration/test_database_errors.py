@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -172,17 +174,6 @@ def test_a_full_disk_is_said_and_leaves_the_ledger_as_it_was(sqlite_ledger: Data
     assert count(sqlite_ledger) == 1
     driver.execute("PRAGMA max_page_count=1000000")
     put(sqlite_ledger, "a")
-
-
-def test_a_file_without_permission_to_write_can_be_read(file: Path) -> None:
-    database = open_database(f"sqlite:///{file}")
-    with database.engine.connect() as connection:
-        driver: Any = connection.connection.driver_connection
-        driver.execute("PRAGMA query_only=ON")
-    with pytest.raises(DatabaseReadOnly):
-        put(database, "a")
-    assert count(database) == 1
-    database.close()
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 5_000])
@@ -393,7 +384,7 @@ def test_a_transaction_left_idle_too_long_is_ended_by_the_server(ledger: Databas
                 lambda: (
                     watcher.execute(
                         "SELECT 1 FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND application_name = 'runfacts'"
+                        " WHERE datname = current_database() AND application_name = 'runfacts'"
                     ).fetchone()
                     is None
                 )
@@ -420,3 +411,53 @@ def test_a_killed_writer_leaves_no_lock_and_no_half_of_its_work(file: Path) -> N
     assert count(database) == 1
     put(database, "a")
     database.close()
+
+
+@pytest.fixture
+def as_nobody() -> Iterator[Callable[[], None]]:
+    """Make this thread act on files as an ordinary user: root may read and write everything."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    yield lambda: libc.setfsuid(65_534) if os.geteuid() == 0 else None
+    libc.setfsuid(os.geteuid())
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter and write to; pytest's own are closed."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        yield Path(folder)
+
+
+def test_a_file_without_permission_to_write_can_be_read(open_folder: Path, as_nobody: Callable[[], None]) -> None:
+    path = open_folder / "ledger.db"
+    open_database(f"sqlite:///{path}").close()
+    path.chmod(0o444)
+    as_nobody()
+    database = open_database(f"sqlite:///{path}")
+    assert count(database) == 1
+    with pytest.raises(DatabaseReadOnly):
+        put(database, "a")
+    assert count(database) == 1
+    database.close()
+
+
+def test_a_file_without_any_permission_is_unreachable(open_folder: Path, as_nobody: Callable[[], None]) -> None:
+    (open_folder / "closed").mkdir()
+    for path in (open_folder / "ledger.db", open_folder / "closed" / "ledger.db"):
+        open_database(f"sqlite:///{path}").close()
+    (open_folder / "ledger.db").chmod(0)
+    (open_folder / "closed").chmod(0)
+    as_nobody()
+    for path in (open_folder / "ledger.db", open_folder / "closed" / "ledger.db"):
+        with pytest.raises(DatabaseUnreachable):
+            open_database(f"sqlite:///{path}")
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
+        with pytest.raises(DatabaseUnreachable, match="not a file"):
+            open_database(f"sqlite:///{path}")
+    with pytest.raises(DatabaseUnreachable):
+        open_database(f"sqlite:///{tmp_path / ('x' * 300)}")

@@ -43,12 +43,12 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine. Making one fails where they cannot be trusted (``UnsupportedPlatform``)."""
+    """The clocks of this machine; the boot clock is refused where it cannot be trusted (``UnsupportedPlatform``)."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
-        """Read the boot id from procfs itself and refuse a time namespace with an offset (R5.2)."""
-        self._boot_id = read_boot_id(proc)
-        refuse_time_offset(proc)
+        """Read nothing yet: PostgreSQL ledgers need no boot clock and work where there is none."""
+        self._proc = proc
+        self._boot_id: str | None = None
 
     def wall_ms(self) -> int:
         """See ``Clock``."""
@@ -56,10 +56,14 @@ class SystemClock:
 
     def boot_ms(self) -> int:
         """See ``Clock``."""
+        self.boot_id()
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def boot_id(self) -> str:
-        """See ``Clock``."""
+        """See ``Clock``; read once, since a process lives within one boot."""
+        if self._boot_id is None:
+            refuse_time_offset(self._proc)
+            self._boot_id = read_boot_id(self._proc)
         return self._boot_id
 
 

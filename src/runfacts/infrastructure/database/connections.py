@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, OutcomeUnknown
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
-from runfacts.infrastructure.database.errors import translate
+from runfacts.infrastructure.database.errors import raise_translated
 from runfacts.infrastructure.database.joining import join
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
@@ -75,8 +75,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Write: commit when the block ends, roll back when it raises. Raises ``LostRace`` and ``DatabaseError``."""
-        if self.refusal is not None:
-            raise self.refusal
+        self._refuse()
         if self.dialect == SQLITE:
             if not self._turn.acquire(timeout=self._busy_timeout_ms / 1_000):
                 raise DatabaseBusy("another thread is writing to the ledger for longer than the busy timeout")
@@ -103,19 +102,20 @@ class Database:
     @contextmanager
     def joined(self, caller: Connection | Session) -> Iterator[Transaction]:
         """Write inside the caller's transaction (R4.5), which the caller commits; raises ``UnsuitableConnection``."""
-        if self.refusal is not None:
-            raise self.refusal
+        self._refuse()
         yield from join(self, caller)
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            # A new one each time: an exception carries the traceback of whoever got it.
+            raise type(self.refusal)(self.refusal.reason)
 
     @contextmanager
     def _connection(self) -> Iterator[PoolProxiedConnection]:
         try:
             fairy = self.engine.raw_connection()
-        except Exception as error:
-            translated = translate(error)
-            if translated is None:
-                raise
-            raise translated from error
+        except Exception as error:  # noqa: BLE001 - raised again, in our words where there are any
+            raise_translated(error)
         try:
             yield fairy
         except BaseException as error:
@@ -132,7 +132,7 @@ class Database:
             try:
                 cursor.execute("BEGIN IMMEDIATE")
             except sqlite3.Error as error:
-                raise (translate(error) or error) from error
+                raise_translated(error)
         transaction = Transaction(cursor, self)
         yield transaction
         if transaction.failure is not None:
@@ -143,7 +143,7 @@ class Database:
         except self.driver_error as error:
             if self.dialect == POSTGRESQL and driver.closed:
                 raise OutcomeUnknown("the connection broke while the commit was under way") from error
-            raise (translate(error) or error) from error
+            raise_translated(error)
         self.steps.reached("sql:after:commit")
 
     def _restore(self, driver: Any) -> bool:  # noqa: ANN401 - either driver's connection

@@ -100,10 +100,11 @@ def build_engine(url: URL, *, busy_timeout_ms: int, wal_limit_bytes: int) -> Eng
 
 
 def create_sqlite_file(path: Path, *, create: bool, create_directory: bool) -> None:
-    """Make sure that there is a file, readable and writable for its owner alone; the journal files take its mode."""
-    if path.is_dir():
-        raise DatabaseUnreachable(f"{path} is a directory")
-    if path.exists():
+    """Make sure that there is a file; a new one is its owner's alone, and the journal files take its mode."""
+    # Not Path.exists(): it raises where a directory on the way may not be entered.
+    if os.path.exists(path):  # noqa: PTH110
+        if not path.is_file():
+            raise DatabaseUnreachable(f"{path} is a directory or a device, not a file")
         return
     if not create:
         raise DatabaseUnreachable(f"there is no ledger at {path}")

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from sqlalchemy import Index, PrimaryKeyConstraint, UniqueConstraint
 from sqlalchemy import exc as sqlalchemy_errors
@@ -72,6 +72,7 @@ _SQLITE_CODES: Final[Mapping[int, tuple[type[DatabaseError], str]]] = MappingPro
         ),
         sqlite3.SQLITE_LOCKED: (DatabaseBusy, "another connection of this process holds a table of the ledger"),
         sqlite3.SQLITE_FULL: (DatabaseFull, "the disk of the ledger is full"),
+        sqlite3.SQLITE_IOERR_SHMSIZE: (DatabaseFull, "the disk of the ledger is full"),
         sqlite3.SQLITE_READONLY: (DatabaseReadOnly, "the ledger's file cannot be written"),
         sqlite3.SQLITE_PERM: (DatabaseReadOnly, "access to the ledger's file is refused"),
         sqlite3.SQLITE_CANTOPEN: (DatabaseUnreachable, "the ledger's file cannot be opened"),
@@ -128,7 +129,15 @@ def translated() -> Iterator[None]:
     try:
         yield
     except (sqlalchemy_errors.SQLAlchemyError, sqlite3.Error) as error:
-        raise (translate(error) or error) from error
+        raise_translated(error)
+
+
+def raise_translated(error: Exception) -> NoReturn:
+    """Raise what ``translate`` says, from its cause, or the cause itself."""
+    ours = translate(error)
+    if ours is None:
+        raise error
+    raise ours from error
 
 
 def is_stale_snapshot(error: BaseException) -> bool:
@@ -145,7 +154,8 @@ def _from_sqlite(error: sqlite3.Error) -> RunfactsError | None:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return None
-    known = _SQLITE_CODES.get(code & 0xFF)
+    # The exact code where it says more: shared memory that cannot grow means a full disk.
+    known = _SQLITE_CODES.get(code) or _SQLITE_CODES.get(code & 0xFF)
     return None if known is None else known[0](known[1])
 
 

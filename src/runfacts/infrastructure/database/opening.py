@@ -70,10 +70,12 @@ def connect(
 ) -> Database:
     """Return the database at ``url`` without looking at what is in it."""
     parsed = parse_url(url)
+    clock = clock or SystemClock()
     if parsed.get_backend_name() == SQLITE:
+        clock.boot_id()  # refused here rather than at the first claim (R5.2)
         create_sqlite_file(sqlite_path(parsed), create=create, create_directory=create_directory)
     engine = build_engine(parsed, busy_timeout_ms=busy_timeout_ms, wal_limit_bytes=wal_limit_bytes)
-    return Database(engine, clock=clock or SystemClock(), steps=steps, busy_timeout_ms=busy_timeout_ms)
+    return Database(engine, clock=clock, steps=steps, busy_timeout_ms=busy_timeout_ms)
 
 
 def migrate(

@@ -112,7 +112,7 @@ def foreign(database: Database, machine_id: str | None) -> ForeignMachine | None
 
 def refuse_new_on_network(path: Path) -> None:
     """Refuse to make a file on a network file system (``ForeignMachine``), before it is made."""
-    kind = None if path.exists() else network_file_system(path)
+    kind = None if os.path.exists(path) else network_file_system(path)  # noqa: PTH110 - see create_sqlite_file
     if kind is not None:
         raise _on_network(kind)
 

@@ -15,7 +15,6 @@ or 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -46,7 +45,21 @@ from runfacts.domain.lifecycle import (
 )
 from runfacts.domain.limits import HANDLE_MAX, PAYLOAD_MAX
 from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, KEY_MAX, NAME_MAX
-from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, big_integer, constant, identifier, octets
+from runfacts.infrastructure.database.columns import (
+    among,
+    at_least,
+    both_or_neither,
+    check,
+    exactly_when,
+    lengths,
+    number,
+    optional,
+    optional_number,
+    or_null,
+    required,
+    texts,
+)
+from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, big_integer, identifier, octets
 
 metadata: Final = MetaData(
     naming_convention={
@@ -66,11 +79,6 @@ POLICY_MAX: Final = 4_096
 SIGNAL_MAX: Final = 64
 
 
-def among(column: ColumnElement[str], words: Iterable[str]) -> ColumnElement[bool]:
-    """Whether a column has one of our own words, spelled out so that a partial index on the same condition is used."""
-    return column.in_([constant(word) for word in sorted(words)])
-
-
 def run_has_attempt(status: ColumnElement[str]) -> ColumnElement[bool]:
     """Whether a Run of that status normally has an active Attempt: the condition of ``ix_runs_ownerless``."""
     return among(status, RUN_WITH_ATTEMPT)
@@ -79,62 +87,6 @@ def run_has_attempt(status: ColumnElement[str]) -> ColumnElement[bool]:
 def attempt_is_active(status: ColumnElement[str]) -> ColumnElement[bool]:
     """Whether an Attempt of that status is active: the condition of ``uq_attempts_active``."""
     return among(status, ACTIVE_ATTEMPT)
-
-
-def _required(name: str) -> Column[str]:
-    return Column(name, identifier(), nullable=False)
-
-
-def _optional(name: str) -> Column[str]:
-    return Column(name, identifier(), nullable=True)
-
-
-def _number(name: str) -> Column[int]:
-    return Column(name, big_integer(), nullable=False)
-
-
-def _optional_number(name: str) -> Column[int]:
-    return Column(name, big_integer(), nullable=True)
-
-
-def _or_null(column: Column[Any], condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    return or_(column.is_(None), condition)
-
-
-def _both_or_neither(one: Column[Any], other: Column[Any]) -> ColumnElement[bool]:
-    return or_(and_(one.is_(None), other.is_(None)), and_(one.is_not(None), other.is_not(None)))
-
-
-def _exactly_when(condition: ColumnElement[bool], column: Column[Any]) -> ColumnElement[bool]:
-    return or_(and_(condition, column.is_not(None)), and_(not_(condition), column.is_(None)))
-
-
-def _check(table: Table, **conditions: ColumnElement[bool]) -> None:
-    """Give ``table`` a named condition each; a name is part of the schema."""
-    for name, condition in conditions.items():
-        table.append_constraint(CheckConstraint(condition, name=name))
-
-
-def _texts(table: Table, **longest: int) -> None:
-    """Bound the text columns of ``table``, in characters; a text that is there is never empty."""
-    for name, most in longest.items():
-        column = table.c[name]
-        within = func.length(column).between(1, most)
-        _check(table, **{name: _or_null(column, within) if column.nullable else within})
-
-
-def _lengths(table: Table, length: int, *names: str) -> None:
-    """Give ids or digests of ``table`` their exact length."""
-    for name in names:
-        column = table.c[name]
-        exact = func.length(column) == length
-        _check(table, **{name: _or_null(column, exact) if column.nullable else exact})
-
-
-def _at_least(table: Table, least: int, *names: str) -> None:
-    for name in names:
-        column = table.c[name]
-        _check(table, **{name: _or_null(column, column >= least) if column.nullable else column >= least})
 
 
 def _table(name: str, *columns: Column[Any]) -> Table:
@@ -154,22 +106,22 @@ facts: Final = _table(
     Column(
         "position", big_integer(), Identity(always=True, start=1, increment=1, cache=1, cycle=False), primary_key=True
     ),
-    _required("run_id"),
-    _number("sequence"),
-    _required("type"),
-    _number("schema_version"),
-    _required("project"),
-    _optional("attempt_id"),
-    _required("actor_type"),
-    _optional("actor_id"),
-    _optional("dedupe_key"),
-    _optional("correlation_id"),
-    _optional("causation_id"),
-    _number("recorded_at_ms"),
-    _required("payload"),
-    _required("aggregate_id"),
-    _number("aggregate_version"),
-    _required("hash"),
+    required("run_id"),
+    number("sequence"),
+    required("type"),
+    number("schema_version"),
+    required("project"),
+    optional("attempt_id"),
+    required("actor_type"),
+    optional("actor_id"),
+    optional("dedupe_key"),
+    optional("correlation_id"),
+    optional("causation_id"),
+    number("recorded_at_ms"),
+    required("payload"),
+    required("aggregate_id"),
+    number("aggregate_version"),
+    required("hash"),
 )
 """The log (R3.1). Only ever inserted into."""
 facts.append_constraint(UniqueConstraint(facts.c.run_id, facts.c.sequence))
@@ -180,9 +132,9 @@ _partial("ix_facts_actor_id_position", facts.c.actor_id.is_not(None), facts.c.ac
 Index(None, facts.c.type, facts.c.position)
 Index(None, facts.c.project, facts.c.position)
 Index(None, facts.c.recorded_at_ms, facts.c.position)
-_lengths(facts, UUID_LENGTH, "run_id", "attempt_id", "aggregate_id")
-_lengths(facts, DIGEST_LENGTH, "hash")
-_texts(
+lengths(facts, UUID_LENGTH, "run_id", "attempt_id", "aggregate_id")
+lengths(facts, DIGEST_LENGTH, "hash")
+texts(
     facts,
     type=NAME_MAX,
     project=NAME_MAX,
@@ -191,9 +143,9 @@ _texts(
     correlation_id=KEY_MAX,
     causation_id=KEY_MAX,
 )
-_at_least(facts, 1, "position", "sequence", "schema_version", "aggregate_version")
-_at_least(facts, 0, "recorded_at_ms")
-_check(
+at_least(facts, 1, "position", "sequence", "schema_version", "aggregate_version")
+at_least(facts, 0, "recorded_at_ms")
+check(
     facts,
     actor_type=among(facts.c.actor_type, ActorType),
     payload=octets(facts.c.payload).between(2, PAYLOAD_MAX),
@@ -202,24 +154,24 @@ _check(
 runs: Final = _table(
     "runs",
     Column("run_id", identifier(), primary_key=True),
-    _required("project"),
-    _required("task"),
-    _required("status"),
-    _number("version"),
-    _required("head_hash"),
-    _required("execution_owner"),
-    _required("policy"),
-    _optional("idempotency_key"),
-    _optional("retry_of_run_id"),
-    _optional("active_attempt_id"),
-    _number("attempt_count"),
-    _optional_number("intent_at_ms"),
-    _optional("intent_kind"),
-    _optional_number("deadline_at_ms"),
-    _optional_number("retry_due_at_ms"),
-    _number("created_at_ms"),
-    _number("updated_at_ms"),
-    _optional_number("finished_at_ms"),
+    required("project"),
+    required("task"),
+    required("status"),
+    number("version"),
+    required("head_hash"),
+    required("execution_owner"),
+    required("policy"),
+    optional("idempotency_key"),
+    optional("retry_of_run_id"),
+    optional("active_attempt_id"),
+    number("attempt_count"),
+    optional_number("intent_at_ms"),
+    optional("intent_kind"),
+    optional_number("deadline_at_ms"),
+    optional_number("retry_due_at_ms"),
+    number("created_at_ms"),
+    number("updated_at_ms"),
+    optional_number("finished_at_ms"),
 )
 """Every Run as it is now; the row that every command compares and sets by ``version``."""
 _partial(
@@ -244,21 +196,21 @@ _partial(
     runs.c.deadline_at_ms,
     runs.c.run_id,
 )
-_lengths(runs, UUID_LENGTH, "run_id", "retry_of_run_id", "active_attempt_id")
-_lengths(runs, DIGEST_LENGTH, "head_hash")
-_texts(runs, project=NAME_MAX, task=NAME_MAX, idempotency_key=KEY_MAX)
-_at_least(runs, 1, "version")
-_at_least(runs, 0, "attempt_count", "created_at_ms", "intent_at_ms", "deadline_at_ms")
-_check(
+lengths(runs, UUID_LENGTH, "run_id", "retry_of_run_id", "active_attempt_id")
+lengths(runs, DIGEST_LENGTH, "head_hash")
+texts(runs, project=NAME_MAX, task=NAME_MAX, idempotency_key=KEY_MAX)
+at_least(runs, 1, "version")
+at_least(runs, 0, "attempt_count", "created_at_ms", "intent_at_ms", "deadline_at_ms")
+check(
     runs,
     status=among(runs.c.status, RunStatus),
     execution_owner=among(runs.c.execution_owner, ExecutionOwner),
-    intent_kind=_or_null(runs.c.intent_kind, among(runs.c.intent_kind, IntentKind)),
+    intent_kind=or_null(runs.c.intent_kind, among(runs.c.intent_kind, IntentKind)),
     policy=octets(runs.c.policy).between(2, POLICY_MAX),
-    intent=_both_or_neither(runs.c.intent_at_ms, runs.c.intent_kind),
-    active_attempt=_or_null(runs.c.active_attempt_id, and_(run_has_attempt(runs.c.status), runs.c.attempt_count >= 1)),
-    finished=_exactly_when(among(runs.c.status, TERMINAL_RUN), runs.c.finished_at_ms),
-    retry_due=_exactly_when(among(runs.c.status, [RunStatus.RETRY_WAIT]), runs.c.retry_due_at_ms),
+    intent=both_or_neither(runs.c.intent_at_ms, runs.c.intent_kind),
+    active_attempt=or_null(runs.c.active_attempt_id, and_(run_has_attempt(runs.c.status), runs.c.attempt_count >= 1)),
+    finished=exactly_when(among(runs.c.status, TERMINAL_RUN), runs.c.finished_at_ms),
+    retry_due=exactly_when(among(runs.c.status, [RunStatus.RETRY_WAIT]), runs.c.retry_due_at_ms),
     updated=runs.c.updated_at_ms >= runs.c.created_at_ms,
 )
 
@@ -266,22 +218,22 @@ executions: Final = _table(
     "executions",
     Column("attempt_id", identifier(), primary_key=True),
     Column("run_id", identifier(), ForeignKey(runs.c.run_id), nullable=False),
-    _required("executor_type"),
-    _number("gated"),
-    _required("scope"),
-    _optional("worker_id"),
-    _optional("handle"),
-    _optional_number("pid"),
-    _required("lease_token_digest"),
-    _number("lease_expires_at_ms"),
-    _optional("lease_boot_id"),
-    _optional_number("lease_expires_boot_ms"),
-    _number("callback_sequence"),
-    _required("callback_token_digest"),
-    _optional_number("deadline_at_ms"),
-    _optional("log_path"),
-    _optional("receipt_path"),
-    _optional_number("recover_at_ms"),
+    required("executor_type"),
+    number("gated"),
+    required("scope"),
+    optional("worker_id"),
+    optional("handle"),
+    optional_number("pid"),
+    required("lease_token_digest"),
+    number("lease_expires_at_ms"),
+    optional("lease_boot_id"),
+    optional_number("lease_expires_boot_ms"),
+    number("callback_sequence"),
+    required("callback_token_digest"),
+    optional_number("deadline_at_ms"),
+    optional("log_path"),
+    optional("receipt_path"),
+    optional_number("recover_at_ms"),
 )
 """Who executes an Attempt, until when, and how its process can be proven (R1.2, R5.2). The scope may be empty."""
 _partial(
@@ -299,16 +251,16 @@ _partial(
     executions.c.attempt_id,
 )
 Index(None, executions.c.run_id)
-_lengths(executions, UUID_LENGTH, "attempt_id", "lease_boot_id")
-_lengths(executions, DIGEST_LENGTH, "lease_token_digest", "callback_token_digest")
-_texts(executions, executor_type=NAME_MAX, worker_id=NAME_MAX, log_path=PATH_MAX, receipt_path=PATH_MAX)
-_at_least(executions, 1, "pid")
-_at_least(executions, 0, "callback_sequence", "lease_expires_at_ms", "lease_expires_boot_ms", "deadline_at_ms")
-_check(
+lengths(executions, UUID_LENGTH, "attempt_id", "lease_boot_id")
+lengths(executions, DIGEST_LENGTH, "lease_token_digest", "callback_token_digest")
+texts(executions, executor_type=NAME_MAX, worker_id=NAME_MAX, log_path=PATH_MAX, receipt_path=PATH_MAX)
+at_least(executions, 1, "pid")
+at_least(executions, 0, "callback_sequence", "lease_expires_at_ms", "lease_expires_boot_ms", "deadline_at_ms")
+check(
     executions,
     gated=executions.c.gated.between(0, 1),
     scope=func.length(executions.c.scope) <= KEY_MAX,
-    handle=_or_null(executions.c.handle, octets(executions.c.handle).between(1, HANDLE_MAX)),
+    handle=or_null(executions.c.handle, octets(executions.c.handle).between(1, HANDLE_MAX)),
 )
 # SQLite decides leases by the boot clock; PostgreSQL by its own time alone (R5.1, R5.2).
 executions.append_constraint(
@@ -334,37 +286,37 @@ attempts: Final = _table(
         primary_key=True,
     ),
     Column("run_id", identifier(), ForeignKey(runs.c.run_id), nullable=False),
-    _number("number"),
-    _required("status"),
-    _required("executor_type"),
-    _optional("worker_id"),
-    _optional_number("exit_code"),
-    _optional_number("signal"),
-    _optional("error_code"),
-    _optional("error_summary"),
-    _number("claimed_at_ms"),
-    _optional_number("started_at_ms"),
-    _optional_number("running_at_ms"),
-    _optional_number("finished_at_ms"),
+    number("number"),
+    required("status"),
+    required("executor_type"),
+    optional("worker_id"),
+    optional_number("exit_code"),
+    optional_number("signal"),
+    optional("error_code"),
+    optional("error_summary"),
+    number("claimed_at_ms"),
+    optional_number("started_at_ms"),
+    optional_number("running_at_ms"),
+    optional_number("finished_at_ms"),
 )
 """Every Attempt as it is now."""
 attempts.append_constraint(UniqueConstraint(attempts.c.run_id, attempts.c.number))
 _partial("uq_attempts_active", attempt_is_active(attempts.c.status), attempts.c.run_id, unique=True)
-_lengths(attempts, UUID_LENGTH, "attempt_id")
-_texts(
+lengths(attempts, UUID_LENGTH, "attempt_id")
+texts(
     attempts,
     executor_type=NAME_MAX,
     worker_id=NAME_MAX,
     error_code=ERROR_CODE_MAX,
     error_summary=ERROR_SUMMARY_MAX,
 )
-_at_least(attempts, 1, "number")
-_at_least(attempts, 0, "claimed_at_ms")
-_check(
+at_least(attempts, 1, "number")
+at_least(attempts, 0, "claimed_at_ms")
+check(
     attempts,
     status=among(attempts.c.status, AttemptStatus),
-    signal=_or_null(attempts.c.signal, attempts.c.signal.between(1, SIGNAL_MAX)),
-    finished=_exactly_when(not_(attempt_is_active(attempts.c.status)), attempts.c.finished_at_ms),
+    signal=or_null(attempts.c.signal, attempts.c.signal.between(1, SIGNAL_MAX)),
+    finished=exactly_when(not_(attempt_is_active(attempts.c.status)), attempts.c.finished_at_ms),
     outcome=or_(
         and_(attempts.c.exit_code.is_(None), attempts.c.signal.is_(None)),
         and_(
@@ -403,7 +355,7 @@ _check(
 ledger_meta: Final = _table(
     "ledger_meta",
     Column("key", identifier(), primary_key=True),
-    _required("value"),
+    required("value"),
 )
 """What a ledger knows about itself: its own id, and the machine that a SQLite file belongs to (R5.2)."""
-_texts(ledger_meta, key=NAME_MAX, value=KEY_MAX)
+texts(ledger_meta, key=NAME_MAX, value=KEY_MAX)
