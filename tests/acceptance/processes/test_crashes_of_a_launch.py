@@ -7,30 +7,20 @@ at most once, and no other end is ever recorded than the command's own.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from journal_ledger import JournalLedger
-from process_watch import DEADLINE_S, Marked, kill, marked_environment, state_of, stopped_at, wait_until
+from crash_scene import EXIT_CODE, Scene
+from process_watch import DEADLINE_S, kill, marked_environment, state_of, stopped_at, wait_until
+from runfacts import Ledger
 from runfacts.domain.actors import Actor
-from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
-from runfacts.infrastructure.processes.host import Command, LocalHost, NotHosted
+from runfacts.infrastructure.processes.collect import CollectedReceipts
+from runfacts.infrastructure.processes.host import Command, LocalHost
 from runfacts.infrastructure.processes.launcher import Launcher
-from runfacts.infrastructure.processes.machine import MachineIdentity
-from runfacts.infrastructure.processes.places import Places
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+from runfacts.testing.steps import RecordedSteps
 
 BEFORE_THE_GATE = [
     f"launch:{when}:{what}" for what in ("start", "keeper", "running") for when in ("before", "after")
@@ -45,106 +35,24 @@ COMMAND_RUNS = ["keeper:after:exec", "keeper:before:reap", "keeper:before:publis
 KEEPER_STEPS = [
     *BEFORE_THE_FORK, "keeper:after:fork", *AT_THE_GATE, *PAST_THE_GATE, *COMMAND_RUNS, "keeper:after:publish",
 ]  # fmt: skip
-EXIT_CODE = 7
-
-
-@dataclass
-class Scene:
-    """One run that is hosted by a process of its own, and what it left."""
-
-    root: Path
-    marked: Marked
-    run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    host: subprocess.Popen[str] | None = None
-
-    @property
-    def ledger(self) -> JournalLedger:
-        """The ledger, as any other process sees it."""
-        return JournalLedger(self.root / "journal")
-
-    @property
-    def places(self) -> Places:
-        """Where logs and receipts are."""
-        return Places.beside_file(self.root / "ledger.db")
-
-    def begin(self, **settings: object) -> subprocess.Popen[str]:
-        """Start the host."""
-        # The command says whether its own number was committed before it began to run.
-        script = (
-            f'if grep -q "\\"pid\\": $$[,}}]" {self.root}/journal; then echo recorded; else echo unrecorded; fi'
-            f" >> {self.root}/runs; exit {EXIT_CODE}"
-        )
-        (self.root / "steps").mkdir(exist_ok=True)
-        arguments = {"root": str(self.root), "run_id": self.run_id, "argv": ["sh", "-c", script]} | settings
-        self.host = subprocess.Popen(
-            [sys.executable, HERE / "host_program.py", json.dumps(arguments)],
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests/doubles'}"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self.host
-
-    def said(self) -> dict[str, Any]:
-        """Give what the host said at its end."""
-        assert self.host is not None
-        output, _ = self.host.communicate(timeout=DEADLINE_S)
-        assert self.host.returncode == 0
-        said: dict[str, Any] = json.loads(output.splitlines()[-1])
-        return said
-
-    def host_is_killed(self) -> None:
-        """Wait for the host's end by SIGKILL."""
-        assert self.host is not None
-        self.host.communicate(timeout=DEADLINE_S)
-        assert self.host.returncode == -9
-
-    def runs(self) -> list[str]:
-        """Give a line for each time that the command ran."""
-        path = self.root / "runs"
-        return path.read_text().split() if path.exists() else []
-
-    def settle(self) -> CollectedReceipts:
-        """Wait until nothing runs, collect what was left, and check what must hold after every crash."""
-        self.marked.wait_until_gone()
-        collected = self.collect()
-        assert self.runs() in ([], ["recorded"])
-        ends = [line for line in self.ledger.lines() if line["op"] == "finish"]
-        assert len(ends) <= 1
-        for end in ends:
-            if self.runs():
-                assert (end["exit_code"], end["signal"], end["status"]) == (EXIT_CODE, None, "failed")
-            else:
-                assert end["exit_code"] is None
-        # Nothing more comes of it, and nobody can run it again.
-        assert self.collect() == CollectedReceipts()
-        again = LocalHost(self.ledger, Launcher(MachineIdentity.of_this_process()), self.places)
-        command = Command(("touch", str(self.root / "again")))
-        assert (
-            isinstance(again.run(self.run_id, command, actor=Actor.executor("local")), NotHosted)
-            or not self.ledger.lines()
-        )
-        return collected
-
-    def collect(self) -> CollectedReceipts:
-        """Look for receipts as any worker does."""
-        machine = MachineIdentity.of_this_process()
-        return collect_receipts(self.ledger, machine=machine, places=self.places, actor=Actor.executor("local"))
-
-    def attempt(self) -> dict[str, Any]:
-        """Give the one attempt as it stands."""
-        [attempt] = self.ledger.attempts().values()
-        return attempt
+pytestmark = pytest.mark.parametrize(
+    "database_url",
+    [
+        "sqlite",
+        pytest.param("postgresql-16", marks=pytest.mark.long),
+        pytest.param("postgresql-18", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path, database_url: str) -> Iterator[Scene]:
     """A run that is hosted by a process of its own."""
     with marked_environment() as marked:
-        scene = Scene(tmp_path, marked)
+        scene = Scene(tmp_path / "scene", database_url, marked)
         yield scene
-        if scene.host is not None and scene.host.poll() is None:
-            kill(scene.host.pid)
-            scene.host.communicate(timeout=DEADLINE_S)
+        scene.end()
 
 
 def test_without_a_crash_the_command_runs_once_and_its_end_is_recorded(scene: Scene) -> None:
@@ -156,20 +64,20 @@ def test_without_a_crash_the_command_runs_once_and_its_end_is_recorded(scene: Sc
 
 @pytest.mark.parametrize("step", BEFORE_THE_GATE)
 def test_a_host_killed_before_the_gate_lets_nothing_run(scene: Scene, step: str) -> None:
-    scene.begin(kill_at=step)
+    scene.begin(kill_at=[step, 1])
     scene.host_is_killed()
     assert scene.settle() == CollectedReceipts()
     assert scene.runs() == []
-    assert scene.attempt()["status"] in {"claimed", "starting", "running"}
+    assert scene.attempt().status in {"claimed", "starting", "running"}
 
 
 @pytest.mark.parametrize("step", AFTER_THE_GATE)
 def test_a_host_killed_after_the_gate_leaves_an_end_that_still_arrives(scene: Scene, step: str) -> None:
-    scene.begin(kill_at=step)
+    scene.begin(kill_at=[step, 1])
     scene.host_is_killed()
     collected = scene.settle()
     assert scene.runs() == ["recorded"]
-    assert (scene.attempt()["status"], scene.attempt()["exit_code"]) == ("failed", EXIT_CODE)
+    assert (scene.attempt().status, scene.attempt().exit_code) == ("failed", EXIT_CODE)
     was_recorded = step in {"launch:after:finish", "launch:before:receipt-removed", "launch:after:receipt-removed"}
     left = step != "launch:after:receipt-removed"
     assert collected == CollectedReceipts(
@@ -184,7 +92,7 @@ def test_a_keeper_or_its_child_killed_before_the_gate_lets_nothing_run(scene: Sc
     assert scene.said()["type"] == "NeverRan"
     scene.settle()
     assert scene.runs() == []
-    assert scene.attempt()["error_code"] in {"launch_failed", "gate_closed"}
+    assert scene.attempt().error_code in {"launch_failed", "gate_closed"}
 
 
 @pytest.mark.parametrize("step", PAST_THE_GATE)
@@ -208,7 +116,7 @@ def test_a_keeper_killed_under_a_living_host_loses_the_end_and_says_so(scene: Sc
     else:
         assert said == "KeeperLost"
         assert scene.runs() == ["recorded"]
-        assert scene.attempt()["status"] == "running"
+        assert scene.attempt().status == "running"
 
 
 def test_a_keeper_killed_after_the_receipt_was_published_loses_nothing(scene: Scene) -> None:
@@ -234,16 +142,16 @@ def test_both_killed_at_a_step_of_the_keeper(scene: Scene, step: str, first: str
     elif step != "keeper:after:fork":
         assert scene.runs() == ["recorded"]
     if step in COMMAND_RUNS:
-        assert scene.attempt()["status"] == "running"
+        assert scene.attempt().status == "running"
     if step == "keeper:after:publish":
-        assert scene.attempt()["exit_code"] == EXIT_CODE
+        assert scene.attempt().exit_code == EXIT_CODE
 
 
 @pytest.mark.parametrize("first", ["host", "keeper"])
 @pytest.mark.parametrize("step", ["launch:before:running", "launch:after:running", "launch:before:gate"])
 @pytest.mark.long
 def test_both_killed_at_a_step_of_the_host(scene: Scene, step: str, first: str) -> None:
-    host = scene.begin(pause_at=step)
+    host = scene.begin(pause_at=[step, 1])
     wait_until((scene.root / "host-step").exists, "the host is at its step")
     wait_until(lambda: state_of(host.pid) == "T", "the host is stopped")
     [keeper] = [pid for pid in scene.marked.living() if _parent(pid) == host.pid]
@@ -256,7 +164,7 @@ def test_both_killed_at_a_step_of_the_host(scene: Scene, step: str, first: str) 
 
 @pytest.mark.parametrize("step", ["launch:before:running", "launch:after:running", "launch:before:gate"])
 def test_a_keeper_killed_while_the_host_pauses_lets_nothing_run(scene: Scene, step: str) -> None:
-    host = scene.begin(pause_at=step)
+    host = scene.begin(pause_at=[step, 1])
     wait_until((scene.root / "host-step").exists, "the host is at its step")
     wait_until(lambda: state_of(host.pid) == "T", "the host is stopped")
     [keeper] = [pid for pid in scene.marked.living() if _parent(pid) == host.pid]
@@ -270,3 +178,23 @@ def test_a_keeper_killed_while_the_host_pauses_lets_nothing_run(scene: Scene, st
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_a_host_killed_at_any_step_whatever_its_statements_included(tmp_path: Path, database_url: str) -> None:
+    steps = RecordedSteps()
+    with marked_environment() as marked:
+        scene = Scene(tmp_path / "whole", database_url, marked)
+        with Ledger.open(database_url, steps=steps) as ledger:
+            host = LocalHost(ledger, Launcher(ledger.machine(), steps=steps), ledger.places(), steps=steps)
+            # Opening has steps of its own, which a killed host passes as well.
+            host.run(scene.run_id, Command(scene.command), actor=Actor.executor("local"))
+        scene.settle()
+        assert "launch:before:gate" in steps.names
+        for index, name in enumerate(steps.names):
+            nth = steps.names[: index + 1].count(name)
+            scene = Scene(tmp_path / str(index), database_url, marked)
+            scene.begin(kill_at=[name, nth])
+            scene.host_is_killed()
+            scene.settle()

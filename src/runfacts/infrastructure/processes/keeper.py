@@ -73,7 +73,7 @@ _OPENED = b"O"
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # Python ignores these for itself; a command expects the default.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-_LOCK_TRIES_FOR_S = 5.0
+_LOCK_TRIES_FOR_S = 2.0
 _PUBLISH_TRIES_FOR_S = 600.0
 
 
