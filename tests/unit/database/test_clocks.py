@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from runfacts.domain.errors import UnsupportedPlatform
-from runfacts.infrastructure.database.clocks import SystemClock, read_boot_id, refuse_time_offset
-
-BOOT_ID = "01890000-0000-4000-8000-0000000000ff"
+from runfacts.infrastructure.database.clocks import SystemClock
+from runfacts.infrastructure.processes.procfs import ProcFs
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Path:
-    """A procfs with what the clock looks at."""
+def proc(tmp_path: Path) -> ProcFs:
+    """A procfs with what the clock looks at; only the boot id is the kernel's."""
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "sys/kernel/random/boot_id").write_text(f"{BOOT_ID}\n")
+    (tmp_path / "sys/kernel/random/boot_id").symlink_to("/proc/sys/kernel/random/boot_id")
     (tmp_path / "self").mkdir()
-    (tmp_path / "self/timens_offsets").write_text("monotonic           0         0\nboottime            0         0\n")
-    return tmp_path
+    return ProcFs(tmp_path)
+
+
+def offsets(proc: ProcFs, text: str) -> None:
+    (proc.root / "self/timens_offsets").write_text(text)
 
 
 def test_the_clock_of_this_machine_agrees_with_the_kernel() -> None:
@@ -30,42 +32,35 @@ def test_the_clock_of_this_machine_agrees_with_the_kernel() -> None:
     assert clock.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def test_a_boot_id_is_read_as_it_is(proc: Path) -> None:
-    assert read_boot_id(proc) == BOOT_ID
-    assert SystemClock(proc).boot_id() == BOOT_ID
-
-
-def test_a_missing_or_broken_boot_id_is_refused(proc: Path) -> None:
-    (proc / "sys/kernel/random/boot_id").write_text("soon\n")
-    with pytest.raises(UnsupportedPlatform, match="holds no UUID"):
-        read_boot_id(proc)
-    (proc / "sys/kernel/random/boot_id").unlink()
-    with pytest.raises(UnsupportedPlatform, match="the boot id"):
-        read_boot_id(proc)
-
-
-def test_a_boot_id_that_something_is_mounted_over_is_refused(proc: Path) -> None:
-    # A link leads to another file system as a bind mount does.
-    path = proc / "sys/kernel/random/boot_id"
-    path.unlink()
-    path.symlink_to("/proc/sys/kernel/random/boot_id")
-    assert Path("/proc").stat().st_dev != proc.stat().st_dev
-    with pytest.raises(UnsupportedPlatform, match="mounted over"):
-        read_boot_id(proc)
+def test_a_boot_id_that_something_is_mounted_over_is_refused(proc: ProcFs, tmp_path: Path) -> None:
+    path = tmp_path / "sys/kernel/random/boot_id"
+    (tmp_path / "fake").write_text("01890000-0000-4000-8000-0000000000ff\n")
+    # A link leads to another file as a mount does: of another file system, or procfs's own one that looks alike.
+    for other in (tmp_path / "fake", Path("/proc/sys/kernel/random/uuid"), Path("/proc/self/cmdline")):
+        path.unlink()
+        path.symlink_to(other)
+        with pytest.raises(UnsupportedPlatform, match="the boot id"):
+            SystemClock(proc).boot_id()
+        with pytest.raises(UnsupportedPlatform, match="the boot id"):
+            SystemClock(proc).boot_ms()
 
 
 @pytest.mark.parametrize(
-    "offsets",
+    "shifted",
     ["monotonic 0 0\nboottime 3600 0\n", "monotonic 0 0\nboottime -1 0\n", "1 0 0\n7 0 500\n"],
 )
-def test_a_time_namespace_with_an_offset_is_refused(proc: Path, offsets: str) -> None:
-    (proc / "self/timens_offsets").write_text(offsets)
+def test_a_time_namespace_with_an_offset_is_refused(proc: ProcFs, shifted: str) -> None:
+    offsets(proc, shifted)
     with pytest.raises(UnsupportedPlatform, match="time namespace"):
-        refuse_time_offset(proc)
+        SystemClock(proc).boot_id()
 
 
-def test_a_shifted_monotonic_clock_and_a_kernel_without_time_namespaces_are_fine(proc: Path) -> None:
-    (proc / "self/timens_offsets").write_text("monotonic 3600 0\nboottime 0 0\n")
-    refuse_time_offset(proc)
-    (proc / "self/timens_offsets").unlink()
-    refuse_time_offset(proc)
+def test_a_shifted_monotonic_clock_and_a_kernel_without_time_namespaces_are_fine(proc: ProcFs) -> None:
+    expected = SystemClock().boot_id()
+    assert SystemClock(proc).boot_id() == expected
+    offsets(proc, "monotonic 3600 0\nboottime 0 0\n")
+    assert SystemClock(proc).boot_id() == expected
+
+
+def test_the_wall_clock_is_there_without_a_boot_clock(tmp_path: Path) -> None:
+    assert SystemClock(ProcFs(tmp_path)).wall_ms() > 0

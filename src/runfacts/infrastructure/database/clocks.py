@@ -12,18 +12,14 @@ looked at.
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.infrastructure.processes.procfs import ProcFs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-
-_PROC_SUPER_MAGIC = 0x9FA0
 
 
 class Clock(Protocol):
@@ -45,9 +41,9 @@ class Clock(Protocol):
 class SystemClock:
     """The clocks of this machine; the boot clock is refused where it cannot be trusted (``UnsupportedPlatform``)."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, procfs: ProcFs | None = None) -> None:
         """Read nothing yet: PostgreSQL ledgers need no boot clock and work where there is none."""
-        self._proc = proc
+        self._procfs = procfs or ProcFs()
         self._boot_id: str | None = None
 
     def wall_ms(self) -> int:
@@ -62,42 +58,24 @@ class SystemClock:
     def boot_id(self) -> str:
         """See ``Clock``; read once, since a process lives within one boot."""
         if self._boot_id is None:
-            refuse_time_offset(self._proc)
-            self._boot_id = read_boot_id(self._proc)
+            if not hasattr(time, "CLOCK_BOOTTIME"):
+                raise UnsupportedPlatform("a SQLite ledger, whose leases are kept by the boot clock,")
+            refuse_time_offset(self._procfs)
+            self._boot_id = self._procfs.boot_id()
         return self._boot_id
 
 
-def read_boot_id(proc: Path = Path("/proc")) -> str:
-    """Return this boot's id, read from procfs and from nothing that may be mounted over it."""
-    path = proc / "sys/kernel/random/boot_id"
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        raise UnsupportedPlatform("the boot clock, by which leases of a SQLite ledger are kept,")
+def refuse_time_offset(procfs: ProcFs) -> None:
+    """Refuse a process whose boot clock is shifted: its leases would mean something else to others (R5.2)."""
     try:
-        with path.open("rb") as file:
-            content = file.read(64)
-            same_file_system = os.fstat(file.fileno()).st_dev == proc.stat().st_dev
-    except OSError:
-        raise UnsupportedPlatform(f"the boot id ({path})") from None
-    if not same_file_system:
-        raise UnsupportedPlatform(f"a boot id from the kernel itself (something is mounted over {path})")
-    try:
-        return str(uuid.UUID(content.decode("ascii").strip()))
-    except ValueError:
-        raise UnsupportedPlatform(f"the boot id ({path} holds no UUID)") from None
-
-
-def refuse_time_offset(proc: Path = Path("/proc")) -> None:
-    """Refuse a process whose boot clock is shifted: its leases would mean something else to others."""
-    try:
-        lines = (proc / "self/timens_offsets").read_text(encoding="ascii").splitlines()
+        lines = (procfs.root / "self/timens_offsets").read_text(encoding="ascii").splitlines()
     except OSError:
         return  # a kernel without time namespaces has no offsets
     for line in lines:
         name, *offsets = line.split()
+        # Older kernels write the clock's number.
         if name in {"boottime", "7"} and any(int(offset) for offset in offsets):
-            raise UnsupportedPlatform(
-                "a boot clock without an offset (this process is in a time namespace that has one)"
-            )
+            raise UnsupportedPlatform("a boot clock without the offset of this time namespace")
 
 
 def install_test_clock(connection: Connection, now_ms: int) -> None:

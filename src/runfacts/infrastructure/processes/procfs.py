@@ -115,10 +115,12 @@ class ProcFs:
         try:
             if file_system_magic(descriptor) != PROC_SUPER_MAGIC:
                 raise UnsupportedPlatform("reading the boot id from procfs, which something is mounted over,")
-            text = os.read(descriptor, 64).decode("ascii", errors="replace").strip()
+            content, again = (os.pread(descriptor, 64, 0) for _ in range(2))
         finally:
             os.close(descriptor)
-        if not _BOOT_ID.fullmatch(text):  # another file of procfs, mounted over this one
+        text = content.decode("ascii", errors="replace").strip()
+        # Another file of procfs may be mounted over this one; its neighbour ``uuid`` looks alike and differs each time.
+        if content != again or not _BOOT_ID.fullmatch(text):
             raise UnsupportedPlatform("reading the boot id from procfs")
         return text
 
