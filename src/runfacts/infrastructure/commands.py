@@ -38,9 +38,12 @@ from runfacts.domain.history import Draft, History, RecordedBy
 from runfacts.domain.texts import KEY_MAX, is_plain_name
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
-from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
+from runfacts.infrastructure.stores.executions import Execution
 from runfacts.infrastructure.stores.facts import read_facts
-from runfacts.infrastructure.stores.writes import Before, Change, apply_changes, write
+from runfacts.infrastructure.stores.ground import brought_up_to, read_ground
+from runfacts.infrastructure.stores.kept import KeptHistories
+from runfacts.infrastructure.stores.writes import Before, write
 
 Answer = TypeVar("Answer")
 Caller = Connection | Session
@@ -58,6 +61,8 @@ class Call:
     correlation_id: str | None = None
     causation_id: str | None = None
     connection: Caller | None = None
+    attempt_id: str | None = None
+    """The Attempt that the command is about, whose execution it must know."""
 
     def __post_init__(self) -> None:
         """Refuse keys that cannot be stored (``InvalidValue``)."""
@@ -65,6 +70,16 @@ class Call:
             value = getattr(self, name)
             if value is not None and not is_plain_name(value, KEY_MAX):
                 raise InvalidValue(name, f"is not a text of 1 to {KEY_MAX} printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a decision is made on besides the history."""
+
+    reading: Reading
+    now_ms: int
+    execution: Execution | None
+    """Of the Attempt that the call names; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +96,25 @@ class Plan(Generic[Answer]):
 class Command(Generic[Answer]):
     """One command: how it decides, and how it knows and answers its own repetition."""
 
-    decide: Callable[[Transaction, History, int], Plan[Answer]]
-    """Given the transaction, the history and the time."""
+    decide: Callable[[Moment, History], Plan[Answer]]
     repeated: Callable[[History], Answer]
     """The answer where the dedupe key is recorded."""
     same: Callable[[Fact], bool]
     """Whether the fact that is recorded with the dedupe key is what this command would record (R3.4)."""
-    begin: Callable[[Transaction], History] | None = None
-    """The empty history of a Run that is not there yet; None where the Run must exist."""
-
-
-@dataclass(slots=True)
-class _Sent(Generic[Answer]):
-    """A write whose COMMIT was sent and never answered."""
-
-    plan: Plan[Answer]
-    facts: tuple[Fact, ...]
-    error: OutcomeUnknown
+    begin: str | None = None
+    """The project of a Run that is not there yet; None where the Run must exist."""
 
 
 @dataclass(slots=True)
 class _Try(Generic[Answer]):
     """What one try has in hand when its transaction ends."""
 
-    plan: Plan[Answer] | None = None
     history: History | None = None
     facts: tuple[Fact, ...] = ()
+    plan: Plan[Answer] | None = None
     answer: list[Answer] = field(default_factory=list)
+    unanswered: OutcomeUnknown | None = None
+    """Why nobody knows whether it was committed."""
 
 
 class Commands:
@@ -117,15 +124,16 @@ class Commands:
         """Decide each command at most ``decide_retries`` times after a lost race."""
         self._database = database
         self._tries = decide_retries + 1
+        self._kept = KeptHistories()
 
     def run(self, call: Call, command: Command[Answer]) -> Answer:
         """Run a command to its answer.
 
         Raises ``RunNotFound``, ``RunVersionConflict`` (only where the call names a version), ``DedupeConflict``,
-        ``Contended``, ``OutcomeUnknown``, what the decision raises, and ``DatabaseError`` where the database cannot
-        be used.
+        ``Contended``, ``OutcomeUnknown``, what the decision raises, and ``DatabaseError`` where the database cannot be
+        used.
         """
-        sent: _Sent[Answer] | None = None
+        sent: _Try[Answer] | None = None
         for _ in range(self._tries):
             attempt: _Try[Answer] = _Try()
             try:
@@ -134,21 +142,24 @@ class Commands:
             except LostRace:
                 continue
             except OutcomeUnknown as error:
-                if attempt.plan is not None and attempt.facts:
-                    sent = _Sent(attempt.plan, attempt.facts, error)
+                if attempt.facts:
+                    attempt.unanswered = error
+                    sent = attempt
                 continue
             except (DatabaseUnreachable, DatabaseBusy) as error:
-                if sent is not None:
-                    raise sent.error from error
+                if sent is not None and sent.unanswered is not None:
+                    raise sent.unanswered from error
                 raise
+            if attempt.history is not None and call.connection is None:
+                self._kept.put(attempt.history)
             return attempt.answer[0]
-        if sent is not None:
-            raise sent.error
+        if sent is not None and sent.unanswered is not None:
+            raise sent.unanswered
         raise Contended(call.run_id, self._tries)
 
     def _transaction(self, call: Call) -> AbstractContextManager[Transaction]:
         if call.connection is None:
-            return self._database.transaction()
+            return self._database.command()
         return self._database.joined(call.connection)
 
     def _one_try(
@@ -157,38 +168,42 @@ class Commands:
         call: Call,
         command: Command[Answer],
         attempt: _Try[Answer],
-        sent: _Sent[Answer] | None,
+        sent: _Try[Answer] | None,
     ) -> None:
-        facts = read_facts(transaction, call.run_id)
-        if facts:
-            history = History.of(facts)
+        ground = read_ground(transaction, call.run_id, call.attempt_id)
+        if ground is not None:
+            # In a caller's transaction there may be facts of this Run that are never committed: nothing is kept from
+            # there.
+            kept = self._kept.take(call.run_id) if call.connection is None else None
+            history = brought_up_to(transaction, call.run_id, ground, kept)
         elif command.begin is not None:
-            history = command.begin(transaction)
+            history = History(call.run_id, command.begin)
         else:
             raise RunNotFound(call.run_id)
-        if sent is not None and (landed := _landed(facts, sent.facts)):
-            attempt.answer.append(sent.plan.answer(History.of(facts[: landed[-1].sequence]), landed))
+        if sent is not None and sent.plan is not None and (landed := _landed(transaction, history, sent.facts)):
+            attempt.answer.append(sent.plan.answer(History.of(landed), landed[-len(sent.facts) :]))
             return
         if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
             if not command.same(recorded):
                 raise DedupeConflict(call.run_id, call.dedupe_key)
             attempt.answer.append(command.repeated(history))
+            attempt.history = history
             return
         if call.expected_version is not None and call.expected_version != history.version:
             raise RunVersionConflict(call.run_id, call.expected_version, history.version)
         before = Before.of(history)
-        now_ms = transaction.now_ms()
-        plan = command.decide(transaction, history, now_ms)
+        now_ms = transaction.now_ms() if ground is None else ground.now_ms
+        plan = command.decide(Moment(transaction, now_ms, None if ground is None else ground.execution), history)
+        facts: tuple[Fact, ...] = ()
         if plan.drafts:
             by = RecordedBy(call.actor, now_ms, call.correlation_id, call.causation_id)
-            new = history.record(_keyed(plan.drafts, call.dedupe_key), by)
+            facts = history.record(_keyed(plan.drafts, call.dedupe_key), by)
             attempt.plan = plan
-            attempt.facts = new
-            stored = write(transaction, before, history, new, plan.changes)
-            attempt.answer.append(plan.answer(history, stored))
-        else:
-            apply_changes(transaction, plan.changes)
-            attempt.answer.append(plan.answer(history, ()))
+            attempt.facts = facts
+            write(transaction, before, history, facts, plan.changes)
+        attempt.answer.append(plan.answer(history, facts))
+        if history.version:
+            attempt.history = history
 
 
 def _keyed(drafts: tuple[Draft, ...], dedupe_key: str | None) -> tuple[Draft, ...]:
@@ -198,7 +213,9 @@ def _keyed(drafts: tuple[Draft, ...], dedupe_key: str | None) -> tuple[Draft, ..
     return (*drafts[:-1], replace(drafts[-1], dedupe_key=dedupe_key))
 
 
-def _landed(recorded: tuple[Fact, ...], sent: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Give the recorded facts that are those that were sent, if they are there."""
-    found = recorded[sent[0].sequence - 1 : sent[-1].sequence]
-    return found if found and found[-1].hash == sent[-1].hash else ()
+def _landed(transaction: Transaction, history: History, sent: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Give the Run's facts up to those that were sent, if those are recorded."""
+    if history.version < sent[-1].sequence:
+        return ()
+    recorded = read_facts(transaction, history.run_id)[: sent[-1].sequence]
+    return recorded if recorded[-1].hash == sent[-1].hash else ()

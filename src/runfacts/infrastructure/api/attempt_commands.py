@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from runfacts.domain import decisions
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import (
@@ -23,19 +25,20 @@ from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus, IntentKind,
 from runfacts.domain.payloads import AttemptClaimed
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
-from runfacts.infrastructure.commands import Caller, Command, Plan
-from runfacts.infrastructure.database.transactions import Reading, Transaction
+from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores.executions import (
     INSERT_EXECUTION,
     RENEW_EXECUTION,
     START_EXECUTION,
     STOP_EXECUTION,
     Execution,
-    read_execution,
+    Holding,
+    read_holding,
 )
-from runfacts.infrastructure.stores.writes import Change
 from runfacts.infrastructure.tokens import new_id, new_token
 
+Held = TypeVar("Held", Execution, Holding)
 _PATH_MAX = 4_096
 _TIMEOUT_MAX_MS = 366 * 24 * 60 * 60 * 1_000
 
@@ -85,15 +88,14 @@ class AttemptCommands(LedgerCore):
             connection=connection,
         )
 
-        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Claimed | NotClaimable]:
-            del transaction
+        def decide(moment: Moment, history: History) -> Plan[Claimed | NotClaimable]:
             decisions.require_runtime(history)
             number = decisions.next_number(history)
             decision = decisions.claim(history, attempt_id, claimed.model_copy(update={"number": number}))
             if decision.refusal is not None:
                 answer = NotClaimable(history.run_id, history.run.status, decision.refusal)
                 return Plan(lambda _, __: answer)
-            lease = self._lease(now_ms, lease_ms)
+            lease = self._lease(moment.now_ms, lease_ms)
             execution = {
                 "attempt_id": attempt_id,
                 "run_id": history.run_id,
@@ -151,15 +153,20 @@ class AttemptCommands(LedgerCore):
         for name, path in (("log_path", log_path), ("receipt_path", receipt_path)):
             if path is not None:
                 plain(name, path, _PATH_MAX)
-        call = self._call(
-            claim.run_id, actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
-        )
         attempt_id = canonical_id("attempt id", claim.attempt_id)
+        call = self._call(
+            claim.run_id,
+            actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+            attempt_id=attempt_id,
+        )
 
-        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Started | StartRefused]:
+        def decide(moment: Moment, history: History) -> Plan[Started | StartRefused]:
             decisions.require_runtime(history)
-            self._own_execution(transaction, claim)
-            deadline = _deadline(history, now_ms, timeout_ms)
+            self._require_own(claim, call.run_id, moment.execution)
+            deadline = _deadline(history, moment.now_ms, timeout_ms)
             decision = decisions.start(history, attempt_id, deadline)
             key = {
                 "key_attempt_id": attempt_id,
@@ -187,7 +194,7 @@ class AttemptCommands(LedgerCore):
         lease_ms = self._lease_ms(lease_ms)
         attempt_id = canonical_id("attempt id", claim.attempt_id)
         with self._database.transaction() as transaction:
-            execution = self._own_execution(transaction, claim)
+            execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
             if AttemptStatus(execution.attempt_status) in ACTIVE_ATTEMPT:
                 lease = self._lease(transaction.now_ms(), lease_ms)
                 renewal = {
@@ -199,18 +206,17 @@ class AttemptCommands(LedgerCore):
                     intent = None if execution.intent_kind is None else IntentKind(execution.intent_kind)
                     return Renewed(lease.expires_at_ms, AttemptStatus(execution.attempt_status), intent)
                 # The Attempt ended while this waited for its row.
-                execution = self._own_execution(transaction, claim)
+                execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
             return RenewalRefused(RunStatus(execution.run_status), AttemptStatus(execution.attempt_status))
 
-    def _own_execution(self, reading: Reading, claim: AttemptClaim) -> Execution:
-        """Give the claim's execution, if the lease token is its own (``AttemptNotFound``, ``TokenRefused``)."""
-        execution = read_execution(reading, claim.attempt_id)
-        if execution is None or execution.run_id != claim.run_id:
+    def _require_own(self, claim: AttemptClaim, run_id: str, held: Held | None) -> Held:
+        """Give what is held, if the lease token is its own (``AttemptNotFound``, ``TokenRefused``)."""
+        if held is None or held.run_id != run_id:
             raise AttemptNotFound(claim.attempt_id)
-        if not matches(TokenPurpose.LEASE, claim.lease_token, execution.lease_token_digest):
+        if not matches(TokenPurpose.LEASE, claim.lease_token, held.lease_token_digest):
             self._count_refused("token", claim.attempt_id)
             raise TokenRefused(claim.attempt_id)
-        return execution
+        return held
 
 
 def start_refused(history: History, attempt_id: str, reason: Refusal) -> StartRefused:

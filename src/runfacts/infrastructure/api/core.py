@@ -62,6 +62,7 @@ class LedgerCore:
         correlation_id: str | None = None,
         causation_id: str | None = None,
         connection: Caller | None = None,
+        attempt_id: str | None = None,
     ) -> Call:
         return Call(
             canonical_id("run id", run_id),
@@ -71,6 +72,7 @@ class LedgerCore:
             correlation_id,
             causation_id,
             connection,
+            attempt_id,
         )
 
     def _lease(self, now_ms: int, lease_ms: int) -> LeaseTimes:

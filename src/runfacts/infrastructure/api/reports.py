@@ -35,16 +35,14 @@ from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.api.attempt_commands import start_refused
 from runfacts.infrastructure.api.core import LedgerCore, repeated
 from runfacts.infrastructure.api.run_commands import recorded
-from runfacts.infrastructure.commands import Caller, Command, Plan
-from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores.executions import (
     COUNT_CALLBACK,
     END_EXECUTION,
     STORE_HANDLE,
     Execution,
-    read_execution,
 )
-from runfacts.infrastructure.stores.writes import Change
 
 _SEQUENCE_MAX = 1 << 52
 Answer = TypeVar("Answer")
@@ -241,12 +239,17 @@ class Reports(LedgerCore):
             raise InvalidValue("sequence", "is not 1, 2, 3 …")
         attempt_id = canonical_id("attempt id", claim.attempt_id)
         call = self._call(
-            claim.run_id, actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
+            claim.run_id,
+            actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+            attempt_id=attempt_id,
         )
 
-        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Answer | Repeated]:
+        def decide(moment: Moment, history: History) -> Plan[Answer | Repeated]:
             decisions.require_runtime(history)
-            execution = read_execution(transaction, attempt_id)
+            execution = moment.execution
             if execution is None or execution.run_id != call.run_id:
                 raise AttemptNotFound(attempt_id)
             if not matches(TokenPurpose.CALLBACK, claim.callback_token, execution.callback_token_digest):
@@ -255,7 +258,7 @@ class Reports(LedgerCore):
             if sequence is not None and sequence <= execution.callback_sequence:
                 return Plan(lambda history, _: repeated(history))
             number = execution.callback_sequence + 1 if sequence is None else sequence
-            return plan(history, _Report(attempt_id, execution, number), now_ms)
+            return plan(history, _Report(attempt_id, execution, number), moment.now_ms)
 
         command: Command[Answer | Repeated] = Command(decide, _no_key, lambda _: False)
         return self._commands.run(call, command)

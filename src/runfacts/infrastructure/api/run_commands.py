@@ -15,8 +15,8 @@ from runfacts.domain.payloads import RunCreated, RunQueued
 from runfacts.domain.retry import RetryPolicy
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, history_of, plain, repeated
-from runfacts.infrastructure.commands import Caller, Command, Plan
-from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.board import find_by_key
 from runfacts.infrastructure.stores.facts import read_history
 from runfacts.infrastructure.stores.view import view_of
@@ -65,22 +65,18 @@ class RunCommands(LedgerCore):
             new_id(), actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
         )
 
-        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Created | AlreadyCreated]:
+        def decide(moment: Moment, history: History) -> Plan[Created | AlreadyCreated]:
             if payload.idempotency_key is not None:
-                found = find_by_key(transaction, project, payload.idempotency_key)
+                found = find_by_key(moment.reading, project, payload.idempotency_key)
                 if found is not None:
-                    existing = _existing(transaction, found, payload)
+                    existing = _existing(moment.reading, found, payload)
                     return Plan(lambda _, __: existing)
-            if payload.retry_of_run_id is not None and read_history(transaction, payload.retry_of_run_id) is None:
+            if payload.retry_of_run_id is not None and read_history(moment.reading, payload.retry_of_run_id) is None:
                 raise RunNotFound(payload.retry_of_run_id)
-            del history, now_ms
-            return Plan(lambda history, _: Created(view_of(transaction, history)), decisions.create(payload).drafts)
+            del history
+            return Plan(lambda history, _: Created(view_of(moment.reading, history)), decisions.create(payload).drafts)
 
-        def begin(transaction: Transaction) -> History:
-            del transaction
-            return History(call.run_id, project)
-
-        return self._commands.run(call, Command(decide, _never, lambda _: False, begin))
+        return self._commands.run(call, Command(decide, _never, lambda _: False, project))
 
     def queue(
         self,
@@ -104,10 +100,9 @@ class RunCommands(LedgerCore):
             connection=connection,
         )
 
-        def decide(transaction: Transaction, history: History, now_ms: int) -> Plan[Recorded | Repeated | NotQueued]:
-            del transaction
+        def decide(moment: Moment, history: History) -> Plan[Recorded | Repeated | NotQueued]:
             decisions.require_runtime(history)
-            decision = decisions.queue(history, now_ms)
+            decision = decisions.queue(history, moment.now_ms)
             if decision.refusal is Refusal.REPEATED:
                 return Plan(lambda history, _: repeated(history))
             if decision.refusal is not None:
@@ -123,16 +118,16 @@ def recorded(history: History, facts: tuple[Fact, ...]) -> Recorded:
     return Recorded(history.run_id, history.run.status, history.version, facts)
 
 
-def _existing(transaction: Transaction, run_id: str, payload: RunCreated) -> AlreadyCreated:
+def _existing(reading: Reading, run_id: str, payload: RunCreated) -> AlreadyCreated:
     """Answer with the Run that has the idempotency key, if it was created with the same task and policy (R2.11)."""
-    history = history_of(transaction, run_id)
+    history = history_of(reading, run_id)
     for field, there, asked in (
         ("task", history.run.task, payload.task),
         ("policy", history.run.policy, payload.policy),
     ):
         if there != asked:
             raise IdempotencyConflict(run_id, field)
-    return AlreadyCreated(view_of(transaction, history))
+    return AlreadyCreated(view_of(reading, history))
 
 
 def _never(history: History) -> Created | AlreadyCreated:

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, OutcomeUnknown
 from runfacts.infrastructure.database.clocks import Clock
+from runfacts.infrastructure.database.combined import CombinedTransaction
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
 from runfacts.infrastructure.database.errors import raise_translated
 from runfacts.infrastructure.database.joining import join
@@ -87,6 +88,25 @@ class Database:
         else:
             with self._connection() as fairy:
                 yield from self._write(fairy)
+
+    @contextmanager
+    def command(self) -> Iterator[Transaction]:
+        """Run one command: its reads, then one ``write``; raises as ``transaction`` does.
+
+        Differs from ``transaction`` on PostgreSQL: there the writes are one statement that commits itself, and
+        nothing may be written or read after it.
+        """
+        if self.dialect == SQLITE:
+            with self.transaction() as transaction:
+                yield transaction
+            return
+        if self.refusal is not None:
+            raise self.refusal
+        with self._connection() as fairy:
+            driver: Any = fairy.driver_connection
+            driver.autocommit = True
+            yield CombinedTransaction(driver, self)
+            driver.autocommit = False
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:

@@ -43,7 +43,8 @@ def grant(connection: Connection, role: str) -> None:
     schema = quote(str(connection.execute(text("SELECT current_schema()")).scalar_one()))
     grantee = quote(role)
     connection.exec_driver_sql(f"GRANT USAGE ON SCHEMA {schema} TO {grantee}")
-    connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {schema}.runfacts_now_ms() TO {grantee}")
+    for function in ("runfacts_now_ms", "runfacts_lost_race"):
+        connection.exec_driver_sql(f"GRANT EXECUTE ON FUNCTION {schema}.{function}() TO {grantee}")
     for table, privileges in NEEDED.items():
         connection.exec_driver_sql(f"REVOKE ALL ON {schema}.{quote(table)} FROM {grantee}")
         connection.exec_driver_sql(f"GRANT {', '.join(privileges)} ON {schema}.{quote(table)} TO {grantee}")

@@ -118,6 +118,7 @@ def create(connection: Connection) -> None:
     dialect = connection.dialect.name
     if dialect == POSTGRESQL:
         run_script(connection, read_sql("now.postgresql.sql"))
+        run_script(connection, read_sql("lost_race.postgresql.sql"))
     run_script(connection, read_sql(f"append_only.{dialect}.sql"))
     connection.exec_driver_sql(
         f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL,"

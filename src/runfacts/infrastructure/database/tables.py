@@ -181,7 +181,7 @@ _partial(
     runs.c.idempotency_key,
     unique=True,
 )
-Index("ix_runs_board", runs.c.created_at_ms.desc(), runs.c.run_id)
+Index("ix_runs_board", runs.c.created_at_ms, runs.c.run_id)
 Index("ix_runs_board_status", runs.c.status, runs.c.created_at_ms, runs.c.run_id)
 Index("ix_runs_board_project", runs.c.project, runs.c.created_at_ms, runs.c.run_id)
 _partial(

@@ -9,11 +9,12 @@ and nothing is committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol
 
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
-from runfacts.infrastructure.database.errors import translate
+from runfacts.infrastructure.database.errors import LostRace, translate
 from runfacts.infrastructure.database.statements import Compiled, Parameters, Statement
 from runfacts.infrastructure.steps import Steps
 
@@ -30,6 +31,14 @@ class Surroundings(Protocol):
     clock: Clock
     steps: Steps
     driver_error: type[Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One insert or update that must hit exactly one row, else somebody else was faster."""
+
+    statement: Statement
+    parameters: Parameters
 
 
 class Reading:
@@ -110,3 +119,13 @@ class Transaction(Reading):
             self._fail(error)
         self._steps.reached(statement.after)
         return int(self._cursor.rowcount)
+
+    def write(self, changes: Sequence[Change], append: Statement, facts: Sequence[Parameters]) -> list[int]:
+        """Write all of a command, in order: changes that hit one row each (``LostRace``), then facts.
+
+        ``append`` inserts one fact and returns its position; the positions are given back.
+        """
+        for change in changes:
+            if self.run(change.statement, change.parameters) != 1:
+                raise LostRace(change.statement.name)
+        return [int(self.rows(append, fact)[0][0]) for fact in facts]

@@ -61,14 +61,11 @@ RENEW_EXECUTION: Final = Statement(
     # (R10.3).
     .where(_IS_KEY, _HAS_TOKEN, executions.c.recover_at_ms.is_not(None)),
 )
-SELECT_EXECUTION: Final = Statement(
-    "select_execution",
+SELECT_HOLDING: Final = Statement(
+    "select_holding",
     select(
         executions.c.run_id,
         executions.c.lease_token_digest,
-        executions.c.callback_token_digest,
-        executions.c.callback_sequence,
-        executions.c.gated,
         attempts.c.status,
         runs.c.status,
         runs.c.intent_kind,
@@ -88,6 +85,14 @@ class Execution:
     callback_token_digest: str
     callback_sequence: int
     gated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a renewal must know (R10.3)."""
+
+    run_id: str
+    lease_token_digest: str
     attempt_status: str
     run_status: str
     intent_kind: str | None
@@ -111,9 +116,7 @@ class LeaseTimes:
         }
 
 
-def read_execution(transaction: Reading, attempt_id: str) -> Execution | None:
-    """Give an Attempt's execution; None where there is no such Attempt."""
-    row = transaction.row(SELECT_EXECUTION, {"attempt_id": attempt_id})
-    if row is None:
-        return None
-    return Execution(row[0], row[1], row[2], row[3], bool(row[4]), row[5], row[6], row[7])
+def read_holding(transaction: Reading, attempt_id: str) -> Holding | None:
+    """Give what a renewal must know of an Attempt; None where there is no such Attempt."""
+    row = transaction.row(SELECT_HOLDING, {"attempt_id": attempt_id})
+    return None if row is None else Holding(*row)

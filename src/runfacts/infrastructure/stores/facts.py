@@ -8,7 +8,6 @@ payload that was tampered with becomes an ``UnknownPayload`` (R3.7).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import bindparam, insert, select
@@ -18,7 +17,7 @@ from runfacts.domain.facts import Fact, decode_payload, envelope
 from runfacts.domain.history import History
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import facts as table
-from runfacts.infrastructure.database.transactions import Reading, Transaction
+from runfacts.infrastructure.database.transactions import Reading
 
 FACT_COLUMNS: Final = (
     table.c.position,
@@ -85,18 +84,6 @@ def read_history(transaction: Reading, run_id: str) -> History | None:
     """Replay a Run; None where there is no such Run."""
     facts = read_facts(transaction, run_id)
     return History.of(facts) if facts else None
-
-
-def append_facts(transaction: Transaction, facts: Sequence[Fact]) -> tuple[Fact, ...]:
-    """Append facts, one after the other, and give them with their positions."""
-    stored = []
-    for fact in facts:
-        row = transaction.row(INSERT_FACT, fact_row(fact))
-        if row is None:
-            msg = "an insert gave no position"
-            raise LookupError(msg)
-        stored.append(replace(fact, position=row[0]))
-    return tuple(stored)
 
 
 def fact_row(fact: Fact) -> dict[str, str | int | None]:

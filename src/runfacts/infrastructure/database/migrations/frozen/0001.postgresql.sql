@@ -104,7 +104,7 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_updated CHECK (updated_at_ms >= created_at_ms)
 );
 
-CREATE INDEX ix_runs_board ON runs (created_at_ms DESC, run_id);
+CREATE INDEX ix_runs_board ON runs (created_at_ms, run_id);
 
 CREATE INDEX ix_runs_board_project ON runs (project, created_at_ms, run_id);
 
@@ -202,6 +202,15 @@ CREATE UNIQUE INDEX uq_attempts_active ON attempts (run_id) WHERE status IN ('cl
 CREATE FUNCTION runfacts_now_ms() RETURNS bigint
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$ SELECT floor(extract(epoch FROM statement_timestamp()) * 1000)::bigint $$;
+
+-- Ends a statement of several writes one of which did not hit its row (R4.1): all of it is undone, and the command is decided anew.
+CREATE FUNCTION runfacts_lost_race() RETURNS integer
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'somebody else was first' USING ERRCODE = 'serialization_failure';
+END
+$$;
 
 -- Facts are only ever inserted (R1.1): the database refuses the rest, whoever asks.
 -- Differs from SQLite: TRUNCATE exists and fires statement triggers only.

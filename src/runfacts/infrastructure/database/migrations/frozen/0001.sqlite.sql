@@ -104,7 +104,7 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_updated CHECK (updated_at_ms >= created_at_ms)
 ) STRICT;
 
-CREATE INDEX ix_runs_board ON runs (created_at_ms DESC, run_id);
+CREATE INDEX ix_runs_board ON runs (created_at_ms, run_id);
 
 CREATE INDEX ix_runs_board_project ON runs (project, created_at_ms, run_id);
 
