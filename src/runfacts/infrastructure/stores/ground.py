@@ -64,7 +64,7 @@ class Ground:
 
 
 def read_ground(reading: Reading, run_id: str, attempt_id: str | None) -> Ground | None:
-    """Read a Run's head; None where there is no such Run."""
+    """Read what a decision stands on; None where there is no such Run."""
     row = reading.row(SELECT_GROUND, {"run_id": run_id, "attempt_id": attempt_id})
     if row is None:
         return None
@@ -79,7 +79,7 @@ def read_facts_after(reading: Reading, run_id: str, after: int) -> tuple[Fact, .
 
 
 def brought_up_to(reading: Reading, run_id: str, ground: Ground, kept: History | None) -> History:
-    """Give the Run's history at least as of ``ground``: the kept one, if its facts are the first of what is recorded."""
+    """Give the Run's history at least as of ``ground``: the kept one, if it is the beginning of what is recorded."""
     if kept is not None and kept.version == ground.version and kept.head_hash == ground.head_hash:
         return kept
     if kept is not None and kept.version < ground.version:
