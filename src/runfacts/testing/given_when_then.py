@@ -32,10 +32,10 @@ from runfacts.domain.payloads import (
     RunQueued,
 )
 from runfacts.infrastructure.database.dialects import SQLITE
-from runfacts.infrastructure.database.transactions import Transaction
+from runfacts.infrastructure.database.transactions import Change, Transaction
 from runfacts.infrastructure.ledger import Ledger
 from runfacts.infrastructure.stores.executions import END_EXECUTION, INSERT_EXECUTION, STORE_HANDLE, LeaseTimes
-from runfacts.infrastructure.stores.writes import Before, Change, write
+from runfacts.infrastructure.stores.writes import Before, write
 from runfacts.infrastructure.tokens import new_id, new_token
 from runfacts.testing.clock import EPOCH_MS
 
