@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, TypeVar, cast
 
-from pydantic import ValidationError
-
 from runfacts.domain.actors import Actor
 from runfacts.domain.canonical import canonical_json, chained_hash
 from runfacts.domain.errors import InvalidValue
@@ -28,6 +26,7 @@ from runfacts.domain.limits import PAYLOAD_MAX
 from runfacts.domain.payloads import FACT_TYPES, Payload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_MS = 253_402_300_799_999
 
 UPCASTERS: Final[dict[tuple[str, int], Callable[[dict[str, object]], dict[str, object]]]] = {}
 """For (type, version):
@@ -35,6 +34,10 @@ how a payload of that version becomes one of the next (R3.7). This is the first 
 """
 
 
+UNKNOWN_TYPE: Final = "unknown type"
+"""Why a payload is not understood whose type this release does not have."""
+UNKNOWN_VERSION: Final = "unknown version"
+"""Why a payload is not understood whose version is later than this release, or has no way to it."""
 MALFORMED: Final = "malformed payload"
 """Why a payload is not understood that does not fit the model of its own type and version: it was changed."""
 
@@ -47,7 +50,7 @@ class UnknownPayload(Payload):
     stored_type: str
     stored_version: int
     text: str
-    reason: str = "unknown type"
+    reason: str = UNKNOWN_TYPE
     """Why it is not understood."""
 
 
@@ -91,8 +94,9 @@ class Fact:
 
     @property
     def timestamp(self) -> datetime:
-        """When it was recorded, in UTC."""
-        return _EPOCH + timedelta(milliseconds=self.recorded_at_ms)
+        """When it was recorded, in UTC; a time that no calendar has is the nearest that one has."""
+        # Rebuilding an aggregate asks for it, and reading never fails on what was stored (R3.7).
+        return _EPOCH + timedelta(milliseconds=min(max(self.recorded_at_ms, 0), _LAST_MS))
 
     @property
     def known(self) -> bool:
@@ -151,21 +155,24 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     """Read a stored payload: through the upcasters to today's version, or as ``UnknownPayload`` (R3.7). Never fails."""
     model = FACT_TYPES.get(type_name)
     if model is None:
-        return UnknownPayload(stored_type=type_name, stored_version=schema_version, text=text)
-    try:
-        if schema_version == model.VERSION:
-            return model.model_validate_json(text)
-        raw = json.loads(text)
-        version = schema_version
-        while version < model.VERSION:
-            raw = UPCASTERS[type_name, version](raw)
-            version += 1
-        if version == model.VERSION:
+        reason = UNKNOWN_TYPE
+    elif not 1 <= schema_version <= model.VERSION or any(
+        (type_name, version) not in UPCASTERS for version in range(schema_version, model.VERSION)
+    ):
+        reason = UNKNOWN_VERSION
+    else:
+        try:
+            if schema_version == model.VERSION:
+                return model.model_validate_json(text)
+            raw = json.loads(text)
+            for version in range(schema_version, model.VERSION):
+                raw = UPCASTERS[type_name, version](raw)
             return model.model_validate_json(json.dumps(raw))
-        reason = "unknown version"
-    except KeyError:
-        reason = "unknown version"
-    except (ValidationError, ValueError):
-        # A payload that does not fit its model was changed after it was written; the hash chain names it.
-        reason = MALFORMED
-    return UnknownPayload(stored_type=type_name, stored_version=schema_version, text=text, reason=reason)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            # It does not fit its model, or an upcaster met what no release has written: it was changed after it was
+            # written, and the hash chain names it.
+            reason = MALFORMED
+    # Not validated: it is kept as it is stored, also where that is no proper text.
+    return UnknownPayload.model_construct(
+        stored_type=type_name, stored_version=schema_version, text=text, reason=reason
+    )

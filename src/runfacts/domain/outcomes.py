@@ -70,8 +70,9 @@ class Outcome:
             found["exit_code"] = self.exit_code
         if self.signal is not None:
             found["signal"] = self.signal
-        if self.error_code is not None:
+        # An empty text says as little as none, and has no place in a column.
+        if self.error_code:
             found |= bounded(self.error_code, ERROR_CODE_MAX).fields("error_code")
-        if self.error_summary is not None:
+        if self.error_summary:
             found |= bounded(self.error_summary, ERROR_SUMMARY_MAX).fields("error_summary")
         return found
