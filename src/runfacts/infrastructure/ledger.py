@@ -18,6 +18,7 @@ from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.opening import open_database
+from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
@@ -53,7 +54,7 @@ class Ledger(RunCommands, Receipts):
             url,
             clock=clock,
             steps=steps,
-            machine_id=machine_id,
+            machine_id=lasting_machine_id(machine_id),
             create=create,
             create_directory=create_directory,
             busy_timeout_ms=settings.busy_timeout_ms,

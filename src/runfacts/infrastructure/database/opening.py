@@ -79,7 +79,12 @@ def connect(
 
 
 def migrate(
-    url: str, *, app_role: str | None = None, adopt: bool = False, machine_id: str | None = None
+    url: str,
+    *,
+    app_role: str | None = None,
+    adopt: bool = False,
+    machine_id: str | None = None,
+    create_directory: bool = False,
 ) -> schema.MigrationReport:
     """
     Create or upgrade the ledger at ``url`` (`runfacts migrate`).
@@ -92,11 +97,20 @@ def migrate(
         raise InvalidValue("app role", "is for PostgreSQL; access to a SQLite ledger is access to its file")
     if not adopt:
         _refuse_before_creating(url)
-    database = connect(url, create=True)
+    database = connect(url, create=True, create_directory=create_directory)
     try:
         if database.dialect == SQLITE:
             return ownership.migrate_file(database, machine_id, adopt=adopt)
         return schema.upgrade(database, app_role=app_role)
+    finally:
+        database.close()
+
+
+def compare(url: str) -> schema.MigrationReport:
+    """Tell what ``migrate`` would have to do, changing nothing (`runfacts migrate --check`)."""
+    database = connect(url)
+    try:
+        return schema.compare(database)
     finally:
         database.close()
 

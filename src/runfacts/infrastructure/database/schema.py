@@ -68,11 +68,17 @@ def refuse_unknown(found: str | None) -> None:
         raise SchemaTooNew(f"the ledger's schema is {found}, this release knows {HEAD}; use the release that made it")
 
 
-def check(database: Database) -> None:
-    """Refuse tables of another release: ``SchemaTooOld`` (or no ledger at all) and ``SchemaTooNew``."""
+def compare(database: Database) -> MigrationReport:
+    """Tell the revision that is there and the one that this release needs (``SchemaTooNew``). Reads only."""
     with translated(), database.engine.connect().execution_options(**{READING: True}) as connection:
         found = revision(connection)
     refuse_unknown(found)
+    return MigrationReport(found, HEAD, ())
+
+
+def check(database: Database) -> None:
+    """Refuse tables of another release: ``SchemaTooOld`` (or no ledger at all) and ``SchemaTooNew``."""
+    found = compare(database).revision
     if found is None:
         raise SchemaTooOld("there is no ledger in this database yet; run `runfacts migrate`")
     if found != HEAD:
@@ -81,12 +87,8 @@ def check(database: Database) -> None:
 
 def ensure(database: Database) -> MigrationReport:
     """Create or upgrade a SQLite ledger; two processes at once do it one after the other."""
-    with translated(), database.engine.connect().execution_options(**{READING: True}) as connection:
-        found = revision(connection)
-    refuse_unknown(found)
-    if found == HEAD:
-        return MigrationReport(found, HEAD, ())
-    return upgrade(database)
+    found = compare(database)
+    return found if found.revision == HEAD else upgrade(database)
 
 
 def upgrade(database: Database, *, app_role: str | None = None) -> MigrationReport:

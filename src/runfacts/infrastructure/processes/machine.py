@@ -70,6 +70,15 @@ class MachineIdentity:
         return cls(machine_id, source, boot_id, pid_namespace, procfs.namespace("time") or 0)
 
 
+def lasting_machine_id(configured: str | None = None) -> str | None:
+    """Give the id by which this machine is known after a reboot, too; ``None`` where it has none (R5.2, R8.3)."""
+    try:
+        machine = MachineIdentity.of_this_process(configured)
+    except UnsupportedPlatform:
+        return None
+    return None if machine.source is MachineIdSource.BOOT_ID else machine.machine_id
+
+
 def _machine_id(
     configured: str | None, pid_namespace: int, machine_id_file: Path, boot_id: str
 ) -> tuple[str, MachineIdSource]:
