@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from journal_ledger import JournalLedger
 from process_bench import Bench
 from process_watch import kill, state_of, wait_until
 from runfacts.domain.actors import Actor
-from runfacts.domain.answers import Finished, LateCallback, Repeated, StartRefused, StopNotProven
+from runfacts.domain.answers import Finished, LateCallback, Renewed, Repeated, StartRefused, StopNotProven
 from runfacts.domain.errors import DatabaseUnreachable, InvalidValue, OutcomeUnknown
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
@@ -34,6 +35,7 @@ from runfacts.infrastructure.processes.host import (
     detaching_on_signals,
 )
 from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.processes.lease import HeldLease
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 ACTOR = Actor.executor("local")
@@ -69,6 +71,18 @@ class AtStep:
         """See Steps."""
         if name == self.name:
             self.act()
+
+
+class Both:
+    """Two listeners."""
+
+    def __init__(self, *listeners: Steps) -> None:
+        self.listeners = listeners
+
+    def reached(self, name: str) -> None:
+        """See Steps."""
+        for listener in self.listeners:
+            listener.reached(name)
 
 
 class AllSteps:
@@ -224,6 +238,7 @@ def test_a_process_ended_at_its_gate_is_recorded_as_never_run(bench: Bench, ledg
     steps = AtStep("launch:before:gate", end_the_process)
     outcome = host_of(bench, ledger, steps=steps).run(RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR)
     assert isinstance(outcome, NeverRan)
+    assert (outcome.reason, outcome.detail) == ("gate_closed", "the process ended at its gate")
     [attempt] = ledger.attempts().values()
     assert (attempt["status"], attempt["error_code"], attempt["exit_code"]) == ("failed", "gate_closed", None)
     assert not (bench.root / "ran").exists()
@@ -362,3 +377,54 @@ def test_an_unusable_command_is_refused_before_anything_is_recorded(bench: Bench
         with pytest.raises(InvalidValue):
             host_of(bench, ledger).run(str(uuid.uuid4()), command, actor=ACTOR)
     assert ledger.lines() == []
+
+
+def test_a_lease_that_is_over_before_the_gate_lets_nothing_run(
+    bench: Bench, ledger: JournalLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(_claim: object, *, lease_ms: int | None = None) -> Renewed:
+        del lease_ms
+        raise DatabaseUnreachable("it is gone")
+
+    monkeypatch.setattr(ledger, "renew", unreachable)
+    # A lease of a millisecond is over whenever the gate is reached.
+    outcome = host_of(bench, ledger, lease_ms=1).run(RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR)
+    assert isinstance(outcome, NeverRan)
+    assert outcome.reason == "lease_over"
+    assert not (bench.root / "ran").exists()
+
+
+def test_a_lease_that_was_late_is_renewed_before_the_gate(bench: Bench, ledger: JournalLedger) -> None:
+    taken: list[int] = []
+    steps = AtStep("launch:before:gate", lambda: taken.append(ledger.renewals))
+    host = host_of(bench, ledger, steps=steps, lease_ms=2_000)
+    slow = AtStep("launch:after:running", lambda: time.sleep(2.1))
+    host._steps = Both(steps, slow)
+    assert isinstance(host.run(RUN, sh("true"), actor=ACTOR), Ended)
+    assert taken == [1]
+
+
+def test_a_database_that_is_away_for_a_while_stops_no_command(
+    bench: Bench, ledger: JournalLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(bench.root / "fifo")
+    calls: list[int] = []
+
+    def unreachable(_claim: object, *, lease_ms: int | None = None) -> Renewed:
+        del lease_ms
+        calls.append(1)
+        raise DatabaseUnreachable("it is gone")
+
+    monkeypatch.setattr(ledger, "renew", unreachable)
+    host = host_of(bench, ledger, lease_ms=600)
+    # The gate is passed with a lease that is trusted, however slow this machine is.
+    monkeypatch.setattr(HeldLease, "is_trusted", property(lambda _: not calls))
+    running = InBackground(host, sh(f"read line < {bench.root}/fifo; exit 7"))
+    wait_until(lambda: len(calls) >= 3, "it is tried again and again")
+    (bench.root / "fifo").write_text("go on\n")
+    outcome = running.join()
+    assert isinstance(outcome, Ended)
+    assert outcome.outcome.exit_code == 7
+    assert [record.message for record in caplog.records if "left alone" in record.message] == [
+        f"attempt {outcome.attempt_id}: its lease could not be renewed; its process is left alone"
+    ]

@@ -357,3 +357,14 @@ def test_a_command_that_no_process_can_be_made_of_is_refused(bench: Bench) -> No
         bench.spec("true", directory="here")
     with pytest.raises(InvalidValue, match="environment"):
         bench.spec("true", environment={"A=B": "c"})
+
+
+def test_a_host_that_ignores_its_childrens_ends_still_gets_the_receipt(bench: Bench) -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        spec = bench.spec("sh", "-c", "grep SigIgn /proc/$$/status; sh -c 'exit 5'; exit $?")
+        assert bench.ran(spec).exit_code == 5
+        ignored = int(Path(spec.files.stdout).read_text().split()[1], 16)
+        assert not ignored & (1 << (signal.SIGCHLD - 1))
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -34,12 +34,12 @@ from runfacts.domain.answers import (
     StartRefused,
     StopNotProven,
 )
-from runfacts.domain.errors import DatabaseError, InvalidValue, OutcomeUnknown
+from runfacts.domain.errors import DatabaseError, OutcomeUnknown
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes import keeper
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.completion import FINAL_SEQUENCE, Completion, outcome_of
-from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec
+from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec, require_usable
 from runfacts.infrastructure.processes.lease import HeldLease, boot_ms
 from runfacts.infrastructure.processes.places import AttemptFiles, Places
 from runfacts.infrastructure.processes.ports import HostLedger
@@ -85,12 +85,16 @@ class NotStarted:
 
 @dataclass(frozen=True, slots=True)
 class NeverRan:
-    """The Attempt began, but its command never ran. ``answer`` is what the ledger said to that, if it was told."""
+    """The Attempt began, but its command never ran and never will."""
 
     run_id: str
     attempt_id: str
     reason: str
+    """``launch_failed``, ``gate_closed``, ``lease_over``, ``commit_unknown`` or ``attempt_ended``."""
+    detail: str
+    """The same in words."""
     answer: Finished | Repeated | LateCallback | StopNotProven | None
+    """What the ledger said to that; ``None`` when it could not be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class LocalHost:
     def run(self, run_id: str, command: Command, *, actor: Actor) -> HostedOutcome:
         """Claim the Run's next Attempt and host it to its end. Errors of the ledger go up; the receipt then waits."""
         directory = os.path.abspath(command.cwd or os.getcwd())
-        _require_usable(command)
+        require_usable(command.argv, directory, command.env)
         self._places.make()
         asked_at_ms = boot_ms()
         claimed = self._ledger.claim(
@@ -208,13 +212,15 @@ class LocalHost:
         match answer:
             case None:
                 process.abandon()
-                return NeverRan(claim.run_id, claim.attempt_id, "commit_unknown", None)
+                detail = "whether its process is recorded could not be known in time"
+                return NeverRan(claim.run_id, claim.attempt_id, "commit_unknown", detail, None)
             case StartRefused():
                 process.abandon()
                 return NotStarted(claim.run_id, claim.attempt_id, answer)
             case LateCallback():
                 process.abandon()
-                return NeverRan(claim.run_id, claim.attempt_id, "attempt_ended", answer)
+                detail = "its attempt had been ended before"
+                return NeverRan(claim.run_id, claim.attempt_id, "attempt_ended", detail, answer)
             case Recorded() | Repeated():
                 pass
         if not lease.is_trusted and not lease.renew():
@@ -290,7 +296,11 @@ class LocalHost:
                 pass
         if process.keeper_code == keeper.NEVER_OPENED:
             return self._never_ran(claim, "gate_closed", "the process ended at its gate", actor)
-        if process.keeper_code == keeper.PUBLISHED and (collected := self._collected_elsewhere(claim)) is not None:
+        # The code is unknown where an application reaps everything.
+        if (
+            process.keeper_code in {keeper.PUBLISHED, None}
+            and (collected := self._collected_elsewhere(claim)) is not None
+        ):
             return collected
         return KeeperLost(claim.run_id, claim.attempt_id, _why_no_receipt(process.keeper_code))
 
@@ -298,7 +308,7 @@ class LocalHost:
         """Give the end as it is recorded, when another process of this scope consumed the receipt first."""
         run = self._ledger.run(claim.run_id)
         attempt = next((item for item in run.attempts if item.attempt_id == claim.attempt_id), None)
-        if attempt is None or attempt.finished_at_ms is None:
+        if attempt is None or (attempt.exit_code is None and attempt.signal is None):
             return None
         if attempt.exit_code == 0:
             outcome = Outcome.succeeded(exit_code=0)
@@ -313,8 +323,8 @@ class LocalHost:
             answer = self._ledger.finish(claim, outcome, actor=actor, sequence=FINAL_SEQUENCE)
         except DatabaseError as error:
             _LOG.warning("attempt %s never ran, which could not be recorded: %s", claim.attempt_id, error)
-            return NeverRan(claim.run_id, claim.attempt_id, summary, None)
-        return NeverRan(claim.run_id, claim.attempt_id, summary, answer)
+            return NeverRan(claim.run_id, claim.attempt_id, code, summary, None)
+        return NeverRan(claim.run_id, claim.attempt_id, code, summary, answer)
 
     @contextmanager
     def _live_tail(self, files: AttemptFiles) -> Iterator[LiveTail | None]:
@@ -337,17 +347,6 @@ def detaching_on_signals(host: LocalHost) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
-def _require_usable(command: Command) -> None:
-    """Refuse a command that no process can be made of, before anything is recorded (``InvalidValue``)."""
-    if not command.argv or not command.argv[0]:
-        raise InvalidValue("command", "is empty")
-    if any("\0" in text for text in (*command.argv, command.cwd or "")):
-        raise InvalidValue("command", "contains a NUL character")
-    for name, value in (command.env or {}).items():
-        if not name or "=" in name or "\0" in name + value:
-            raise InvalidValue("environment", "has a name or value that no process can have")
 
 
 def _why_no_receipt(code: int | None) -> str:

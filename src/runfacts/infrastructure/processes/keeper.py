@@ -26,9 +26,12 @@ never opened.
 The exit code of the keeper tells a host that is still there what became of it (``PUBLISHED`` and the following
 constants).
 
-Tests stop the keeper at named steps: when the launch has the key ``steps`` (production never sets it), a process that
+Tests stop the keeper at named steps. When the launch has the key ``steps``, which production never sets, a process that
 reaches a step listed in its ``stop_at`` writes its number to a file of the step's name in ``directory`` and stops
-itself with SIGSTOP. The test then kills it, or lets it go on with SIGCONT.
+itself with SIGSTOP. The test then kills it, or lets it go on with SIGCONT. In their order the steps are
+``keeper:before:lock``, ``keeper:after:lock``, ``keeper:before:fork``, ``keeper:after:fork``; in the child
+``child:before:report``, ``child:before:gate``, ``child:after:gate``, ``child:before:exec``; then ``keeper:after:exec``,
+``keeper:before:reap`` (the command has ended), ``keeper:before:publish`` and ``keeper:after:publish``.
 """
 
 from __future__ import annotations

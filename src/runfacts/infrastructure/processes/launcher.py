@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -58,15 +59,7 @@ class LaunchSpec:
 
     def __post_init__(self) -> None:
         """Refuse what no system call takes (``InvalidValue``)."""
-        if not self.argv or not self.argv[0]:
-            raise InvalidValue("command", "is empty")
-        if any("\0" in text for text in (*self.argv, self.directory)):
-            raise InvalidValue("command", "contains a NUL character")
-        if not os.path.isabs(self.directory):
-            raise InvalidValue("directory", "is not absolute")
-        for name, value in (self.environment or {}).items():
-            if not name or "=" in name or "\0" in name + value:
-                raise InvalidValue("environment", "has a name or value that no process can have")
+        require_usable(self.argv, self.directory, self.environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +68,19 @@ class KeeperSteps:
 
     directory: Path
     stop_at: frozenset[str]
+
+
+def require_usable(argv: tuple[str, ...], directory: str, environment: Mapping[str, str] | None) -> None:
+    """Refuse what no process can be made of (``InvalidValue``)."""
+    if not argv or not argv[0]:
+        raise InvalidValue("command", "is empty")
+    if any("\0" in text for text in (*argv, directory)):
+        raise InvalidValue("command", "contains a NUL character")
+    if not os.path.isabs(directory):
+        raise InvalidValue("directory", "is not absolute")
+    for name, value in (environment or {}).items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidValue("environment", "has a name or value that no process can have")
 
 
 class Launcher:
@@ -162,6 +168,8 @@ class Launcher:
                 file_actions=actions,
                 setsid=True,
                 setsigmask=(),
+                # Ignored in the host, it would make the kernel reap the command before the keeper can ask how it ended.
+                setsigdef=(signal.SIGCHLD,),
             )
         finally:
             os.close(high_line)
