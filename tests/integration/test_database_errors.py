@@ -192,10 +192,13 @@ def test_a_place_where_nothing_can_be_created_is_said(tmp_path: Path, monkeypatc
         errno.ENOSPC: DatabaseFull,
         errno.EDQUOT: DatabaseFull,
     }
+    really_open = os.open
     for code, expected in codes.items():
 
-        def refuse(*_: object, code: int = code) -> int:
-            raise OSError(code, os.strerror(code))
+        def refuse(path: str | Path, flags: int, *more: int, code: int = code) -> int:
+            if flags & os.O_CREAT:
+                raise OSError(code, os.strerror(code))
+            return really_open(path, flags, *more)
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", refuse)
@@ -291,6 +294,43 @@ def test_a_transaction_of_another_isolation_is_unsuitable(ledger: Database, isol
         ledger.joined(caller),
     ):
         pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+def test_a_refused_connection_keeps_its_own_work(ledger: Database, postgres: PostgresServer) -> None:
+    other_url = postgres.create_database()
+    engine = create_engine(parse_url(other_url))
+    with engine.connect() as caller:
+        caller.exec_driver_sql("CREATE TABLE mine (x int)")
+        with pytest.raises(UnsuitableConnection, match="no ledger"), ledger.joined(caller):
+            pytest.fail("the connection was taken")
+        caller.exec_driver_sql("INSERT INTO mine VALUES (1)")
+        caller.commit()
+        assert caller.exec_driver_sql("SELECT x FROM mine").scalar() == 1
+    engine.dispose()
+    postgres.drop_database(other_url)
+
+
+def test_a_transaction_that_has_failed_is_unsuitable(ledger: Database) -> None:
+    engine = create_engine(parse_url(url_of(ledger)))
+    with engine.connect() as caller:
+        driver: Any = caller.connection.driver_connection
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            driver.execute("SELECT * FROM nowhere")
+        with pytest.raises(UnsuitableConnection), ledger.joined(caller):
+            pytest.fail("the connection was taken")
+    engine.dispose()
+
+
+def test_a_commit_of_the_callers_waits_for_the_disk_all_the_same(ledger: Database) -> None:
+    engine = create_engine(parse_url(url_of(ledger)))
+    with engine.connect() as caller:
+        caller.exec_driver_sql("SET synchronous_commit = off")
+        with ledger.joined(caller):
+            pass
+        assert caller.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
+        caller.commit()
+        assert caller.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
     engine.dispose()
 
 

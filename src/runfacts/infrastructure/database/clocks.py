@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.domain.errors import DatabaseUnreachable, UnsupportedPlatform
 from runfacts.infrastructure.processes.procfs import ProcFs
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clocks of this machine; the boot clock is refused where it cannot be trusted (``UnsupportedPlatform``)."""
+    """The clocks of this machine; the boot clock is refused where it cannot be trusted."""
 
     def __init__(self, procfs: ProcFs | None = None) -> None:
         """Read nothing yet: PostgreSQL ledgers need no boot clock and work where there is none."""
@@ -56,7 +56,11 @@ class SystemClock:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def boot_id(self) -> str:
-        """See ``Clock``; read once, since a process lives within one boot."""
+        """
+        See ``Clock``; read once, since a process lives within one boot.
+
+        Raises ``UnsupportedPlatform`` or, in a time namespace with an offset, ``DatabaseUnreachable``.
+        """
         if self._boot_id is None:
             if not hasattr(time, "CLOCK_BOOTTIME"):
                 raise UnsupportedPlatform("a SQLite ledger, whose leases are kept by the boot clock,")
@@ -75,7 +79,9 @@ def refuse_time_offset(procfs: ProcFs) -> None:
         name, *offsets = line.split()
         # Older kernels write the clock's number.
         if name in {"boottime", "7"} and any(int(offset) for offset in offsets):
-            raise UnsupportedPlatform("a boot clock without the offset of this time namespace")
+            raise DatabaseUnreachable(
+                "this process is in a time namespace that shifts the boot clock, which leases are kept by"
+            )
 
 
 def install_test_clock(connection: Connection, now_ms: int) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseBusy, UnsuitableConnection
 from runfacts.infrastructure.database.dialects import SQLITE
-from runfacts.infrastructure.database.errors import is_stale_snapshot, translate
+from runfacts.infrastructure.database.errors import is_stale_snapshot, raise_translated, translate
 from runfacts.infrastructure.database.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ def join(database: Database, caller: Connection | Session) -> Iterator[Transacti
     if not connection.in_transaction():
         connection.begin()
     driver: Any = connection.connection.driver_connection
-    cursor = _sqlite_cursor(database, driver) if database.dialect == SQLITE else _postgresql_cursor(database, driver)
-    cursor.execute("SAVEPOINT runfacts")
+    cursor = _sqlite_cursor(driver) if database.dialect == SQLITE else _postgresql_cursor(driver)
+    try:
+        cursor.execute("SAVEPOINT runfacts")
+    except database.driver_error as error:
+        raise UnsuitableConnection(f"the connection cannot be used: {translate(error) or error}") from error
     transaction = Transaction(cursor, database)
     try:
+        _check_ledger(database, cursor)
         yield transaction
     except BaseException:
         _undo(database, cursor)
@@ -65,7 +69,10 @@ def join(database: Database, caller: Connection | Session) -> Iterator[Transacti
     if transaction.failure is not None:
         _undo(database, cursor)
         raise transaction.failure
-    cursor.execute("RELEASE SAVEPOINT runfacts")
+    try:
+        cursor.execute("RELEASE SAVEPOINT runfacts")
+    except database.driver_error as error:
+        raise_translated(error)
 
 
 def _undo(database: Database, cursor: Any) -> None:  # noqa: ANN401 - either driver's cursor
@@ -77,27 +84,16 @@ def _undo(database: Database, cursor: Any) -> None:  # noqa: ANN401 - either dri
         return
 
 
-def _postgresql_cursor(database: Database, driver: Any) -> Any:  # noqa: ANN401 - psycopg is optional
+def _postgresql_cursor(driver: Any) -> Any:  # noqa: ANN401 - psycopg is optional
     from psycopg.rows import tuple_row
 
     if driver.autocommit:
         raise UnsuitableConnection("the connection is in autocommit: facts and state would not be written together")
-    cursor = driver.cursor(row_factory=tuple_row)
-    try:
-        isolation, read_only, _, ledger_id = cursor.execute(_POSTGRESQL_CHECK).fetchone()
-    except database.driver_error as error:
-        raise UnsuitableConnection(
-            f"the connection cannot be used: {translate(error) or 'no ledger is there'}"
-        ) from error
-    if isolation != "read committed":
-        raise UnsuitableConnection(f"the transaction is {isolation}; the ledger needs read committed")
-    if read_only != "off":
-        raise UnsuitableConnection("the transaction is read-only")
-    _same_ledger(database, ledger_id)
-    return cursor
+    return driver.cursor(row_factory=tuple_row)
 
 
-def _sqlite_cursor(database: Database, driver: sqlite3.Connection) -> sqlite3.Cursor:
+def _sqlite_cursor(driver: sqlite3.Connection) -> sqlite3.Cursor:
+    """Return a cursor in a transaction that has the write lock."""
     cursor = driver.cursor()
     cursor.row_factory = None
     if not driver.in_transaction and (driver.isolation_level is None or getattr(driver, "autocommit", -1) is True):
@@ -111,7 +107,6 @@ def _sqlite_cursor(database: Database, driver: sqlite3.Connection) -> sqlite3.Cu
             cursor.execute("BEGIN IMMEDIATE")
         # Changes nothing, but takes the write lock, or shows that it cannot be had.
         cursor.execute("UPDATE ledger_meta SET value = value WHERE 0")
-        row = cursor.execute(_LEDGER_ID).fetchone()
     except sqlite3.Error as error:
         if is_stale_snapshot(error):
             raise UnsuitableConnection(
@@ -121,10 +116,22 @@ def _sqlite_cursor(database: Database, driver: sqlite3.Connection) -> sqlite3.Cu
         if isinstance(translated, DatabaseBusy):
             raise translated from error
         raise UnsuitableConnection(f"the transaction cannot write: {translated or error}") from error
-    _same_ledger(database, None if row is None else row[0])
     return cursor
 
 
-def _same_ledger(database: Database, ledger_id: str | None) -> None:
+def _check_ledger(database: Database, cursor: Any) -> None:  # noqa: ANN401 - either driver's cursor
+    """Refuse a transaction that cannot carry our writes; inside our savepoint, so that a refusal harms nothing."""
+    try:
+        if database.dialect == SQLITE:
+            row = cursor.execute(_LEDGER_ID).fetchone()
+            ledger_id = None if row is None else row[0]
+        else:
+            isolation, read_only, _, ledger_id = cursor.execute(_POSTGRESQL_CHECK).fetchone()
+            if isolation != "read committed":
+                raise UnsuitableConnection(f"the transaction is {isolation}; the ledger needs read committed")
+            if read_only != "off":
+                raise UnsuitableConnection("the transaction is read-only")
+    except database.driver_error as error:
+        raise UnsuitableConnection(f"no ledger can be read there: {translate(error) or error}") from error
     if ledger_id != database.ledger_id():
         raise UnsuitableConnection("the connection is to another ledger")
