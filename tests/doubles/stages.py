@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runfacts import Actor, AttemptClaim, Claimed, Created, Finished, Ledger, Outcome, Recorded, Started
+from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.tables import metadata
 from runfacts.testing.ledgers import contents_of
 
@@ -85,3 +86,8 @@ def unchanged(ledger: Ledger) -> Iterator[None]:
     before = contents_of(ledger)
     yield
     assert contents_of(ledger) == before
+
+
+def one_writer(ledger: Ledger) -> bool:
+    """Whether the database has one writer at a time, so that nobody can overtake a command: SQLite."""
+    return ledger.database.dialect == SQLITE

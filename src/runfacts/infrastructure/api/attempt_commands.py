@@ -122,9 +122,8 @@ class AttemptCommands(LedgerCore):
 
         def same(fact: Fact) -> bool:
             payload = fact.payload
-            return isinstance(payload, AttemptClaimed) and (payload.executor_type, payload.worker_id) == (
-                executor_type,
-                worker_id,
+            return isinstance(payload, AttemptClaimed) and payload == claimed.model_copy(
+                update={"number": payload.number}
             )
 
         return self._commands.run(call, Command(decide, _not_claimable_again, same))
