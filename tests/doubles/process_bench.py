@@ -56,13 +56,14 @@ class Bench:
         assert isinstance(receipt, Receipt)
         return receipt
 
-    def with_steps(self, *stop_at: str, gate_timeout_ms: int = 60_000) -> Bench:
+    def with_steps(self, *stop_at: str, answer_timeout_ms: int = 60_000) -> Bench:
         """Give a bench whose keeper stops itself at these steps."""
         directory = self.root / "steps"
         directory.mkdir(exist_ok=True)
         launcher = Launcher(
             self.launcher.machine,
-            gate_timeout_ms=gate_timeout_ms,
+            gate_timeout_ms=60_000,
+            answer_timeout_ms=answer_timeout_ms,
             keeper_steps=KeeperSteps(directory, frozenset(stop_at)),
         )
         return Bench(launcher, self.places, self.root, self.marked)

@@ -54,7 +54,15 @@ class Marked:
 
     def wait_until_gone(self) -> None:
         """Wait until none is left."""
-        wait_until(lambda: not self.living(), "all processes of the test have ended")
+
+        def gone() -> bool:
+            if self.living():
+                return False
+            # A process shows no environment for a moment while it becomes another program.
+            time.sleep(0.05)
+            return not self.living()
+
+        wait_until(gone, "all processes of the test have ended")
 
     def end(self) -> None:
         """Kill what is left, each by its own pidfd."""

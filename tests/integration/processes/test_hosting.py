@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import threading
 import time
 import uuid
@@ -32,7 +31,6 @@ from runfacts.infrastructure.processes.host import (
     NeverRan,
     NotHosted,
     NotStarted,
-    detaching_on_signals,
 )
 from runfacts.infrastructure.processes.launcher import Launcher
 from runfacts.infrastructure.processes.lease import HeldLease
@@ -198,7 +196,7 @@ def test_the_gate_stays_shut_until_the_commit_is_known(bench: Bench, tmp_path: P
 
 def test_a_commit_that_stays_unknown_lets_nothing_run(bench: Bench, tmp_path: Path) -> None:
     ledger = JournalLedger(tmp_path / "journal", unknown_running=(True, *[False] * 1_000))
-    launcher = Launcher(bench.launcher.machine, gate_timeout_ms=2_000)
+    launcher = Launcher(bench.launcher.machine, gate_timeout_ms=1_000)
     outcome = LocalHost(ledger, launcher, bench.places).run(RUN, sh(f"touch {bench.root}/ran"), actor=ACTOR)
     assert isinstance(outcome, NeverRan)
     assert outcome.reason == "commit_unknown"
@@ -304,13 +302,8 @@ def test_the_lease_is_renewed_while_the_command_runs(bench: Bench, ledger: Journ
 def test_a_host_that_is_asked_to_go_leaves_the_command_alone(bench: Bench, ledger: JournalLedger) -> None:
     os.mkfifo(bench.root / "fifo")
     host = host_of(bench, ledger)
-    with detaching_on_signals(host):
-
-        def ask() -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        host._steps = AtStep("launch:after:gate", ask)
-        outcome = host.run(RUN, sh(f"read line < {bench.root}/fifo; exit 7"), actor=ACTOR)
+    host._steps = AtStep("launch:after:gate", host.detach)
+    outcome = host.run(RUN, sh(f"read line < {bench.root}/fifo; exit 7"), actor=ACTOR)
     assert isinstance(outcome, Detached)
     assert collect(bench, ledger) == CollectedReceipts()
     (bench.root / "fifo").write_text("go on\n")

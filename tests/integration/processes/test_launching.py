@@ -174,7 +174,7 @@ def test_a_gate_opens_once_and_never_after_it_was_closed(bench: Bench) -> None:
 
 
 def test_a_process_does_not_wait_at_its_gate_for_ever(bench: Bench) -> None:
-    launcher = Launcher(bench.launcher.machine, gate_timeout_ms=2_000)
+    launcher = Launcher(bench.launcher.machine, gate_timeout_ms=1_000)
     trace = bench.root / "ran"
     with launcher.prepare(bench.spec("touch", str(trace))) as process:
         assert process.wait(DEADLINE_S)
@@ -265,7 +265,9 @@ def test_the_receipt_says_whether_the_group_lives_on(bench: Bench, script: str, 
 
 
 def test_a_descendant_in_a_group_of_its_own_is_not_of_the_group(bench: Bench) -> None:
-    assert bench.ran(bench.spec("sh", "-c", "setsid sleep 60 & sleep 0.2; exit 0")).group_left is False
+    os.mkfifo(bench.root / "fifo")
+    script = f"setsid sh -c 'echo gone > {bench.root}/fifo; exec sleep 60' & read line < {bench.root}/fifo; exit 0"
+    assert bench.ran(bench.spec("sh", "-c", script)).group_left is False
 
 
 def test_the_lock_is_held_from_before_the_gate_until_the_receipt_is_there(bench: Bench) -> None:
@@ -287,13 +289,12 @@ def test_the_lock_is_held_from_before_the_gate_until_the_receipt_is_there(bench:
 
 def test_the_receipt_says_when_and_for_whom(bench: Bench) -> None:
     before_ms = time.time_ns() // 1_000_000
-    spec = bench.spec("sh", "-c", "sleep 0.3")
+    spec = bench.spec("true")
     receipt = bench.ran(spec)
     assert (receipt.run_id, receipt.attempt_id, receipt.sequence, receipt.token) == (
         spec.run_id, spec.attempt_id, 7, "rft_the-token",
     )  # fmt: skip
-    assert before_ms <= receipt.started_at_ms
-    assert receipt.ended_at_ms - receipt.started_at_ms >= 250
+    assert before_ms <= receipt.started_at_ms <= receipt.ended_at_ms <= time.time_ns() // 1_000_000
     assert "rft_the-token" not in repr(receipt)
     assert "rft_the-token" not in repr(spec)
 
@@ -327,7 +328,7 @@ def test_a_place_that_cannot_be_written_is_a_failed_launch(bench: Bench) -> None
 
 
 def test_a_keeper_that_does_not_answer_is_given_up(bench: Bench) -> None:
-    stopping = bench.with_steps("keeper:before:fork", gate_timeout_ms=2_000)
+    stopping = bench.with_steps("keeper:before:fork", answer_timeout_ms=1_000)
     with pytest.raises(LaunchFailed, match="in time"):
         stopping.launcher.prepare(stopping.spec("true"))
     assert bench.marked.living() == set()

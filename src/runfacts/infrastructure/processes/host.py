@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Final
 
 from runfacts.domain.actors import Actor
@@ -332,21 +330,6 @@ class LocalHost:
         streams = tuple((path, sink) for path, sink in pairs if sink is not None)
         with LiveTail(streams, poll_s=self._poll_s) if streams else nullcontext() as tail:
             yield tail
-
-
-@contextmanager
-def detaching_on_signals(host: LocalHost) -> Iterator[None]:
-    """Let SIGINT and SIGTERM make ``host`` leave its run alone, within the block. Only in the main thread."""
-
-    def leave(_number: int, _frame: FrameType | None) -> None:
-        host.detach()
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _why_no_receipt(code: int | None) -> str:

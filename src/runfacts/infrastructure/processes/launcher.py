@@ -91,14 +91,19 @@ class Launcher:
         machine: MachineIdentity,
         *,
         gate_timeout_ms: int = 30_000,
+        answer_timeout_ms: int = 30_000,
         steps: Steps = NO_STEPS,
         procfs: ProcFs | None = None,
         interpreter: str | None = None,
         keeper_steps: KeeperSteps | None = None,
     ) -> None:
-        """``interpreter`` is the Python that runs the keeper; this process's own when left out."""
+        """``gate_timeout_ms`` is how long a process waits at its gate.
+
+        ``answer_timeout_ms`` is how long it may take to get there, which a busy machine can need much of. ``interpreter`` is the Python that runs the keeper; this process's own when left out.
+        """
         self.machine = machine
         self.gate_timeout_ms = gate_timeout_ms
+        self._answer_timeout_s = answer_timeout_ms / 1000
         self._steps = steps
         self._procfs = procfs or ProcFs()
         self._interpreter = interpreter or sys.executable
@@ -114,7 +119,7 @@ class Launcher:
         prepared = self._spawn(spec)
         try:
             self._steps.reached("launch:after:keeper")
-            prepared.meet(self.machine, self._procfs, self.gate_timeout_ms / 1000)
+            prepared.meet(self.machine, self._procfs, self._answer_timeout_s)
         except BaseException:
             with prepared:
                 pass
