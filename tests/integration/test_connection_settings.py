@@ -114,8 +114,8 @@ def test_a_relative_path_stays_where_it_was_when_the_ledger_was_opened(
 
 def test_many_connections_turn_on_the_write_ahead_log_at_once(tmp_path: Path) -> None:
     program = (
-        "import sys; from runfacts.infrastructure.database.opening import open_database; sys.stdin.readline();"
-        " open_database(sys.argv[1]).close(); print('opened')"
+        "import sys; from runfacts.infrastructure.database.opening import open_database; print('ready', flush=True);"
+        " sys.stdin.readline(); open_database(sys.argv[1]).close(); print('opened')"
     )
     racers = [
         subprocess.Popen(
@@ -124,13 +124,16 @@ def test_many_connections_turn_on_the_write_ahead_log_at_once(tmp_path: Path) ->
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(4)
+        for _ in range(3)
     ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
     for racer in racers:
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    assert [racer.communicate(timeout=60)[0].strip() for racer in racers] == ["opened"] * 4
+    assert [racer.communicate(timeout=60)[0].strip() for racer in racers] == ["opened"] * 3
 
 
 def test_a_ledger_that_is_not_to_be_created_is_not(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +386,31 @@ def test_connections_whose_server_went_away_are_replaced_unseen(ledger: Database
     assert count(ledger) == 2
     end_all(ledger)
     assert count(ledger) == 2
+
+
+def test_a_server_that_is_down_is_unreachable_and_one_that_is_back_is_used_again() -> None:
+    with PostgresServer.start(18) as server:
+        url = server.create_database()
+        migrate(url)
+        database = open_database(url)
+        put(database, "a")
+        server.stop_immediately()
+        for _ in range(2):
+            with pytest.raises(DatabaseUnreachable):
+                put(database, "b")
+        server.restart()
+        put(database, "b")
+        assert count(database) == 3
+        database.close()
+
+
+def test_more_threads_than_connections_wait_and_are_then_told(sqlite_ledger: Database) -> None:
+    with ExitStack() as held:
+        for _ in range(32):
+            held.enter_context(sqlite_ledger.reading())
+        with pytest.raises(DatabaseBusy, match="every connection"):
+            count(sqlite_ledger)
+    assert count(sqlite_ledger) == 1
 
 
 class Ending:
