@@ -8,10 +8,10 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from histories import ANA, FIRST, NOW_MS, RUN, created, facts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from histories import ANA, FIRST, NOW_MS, RUN, created, facts_of
 from runfacts.domain.actors import Actor
 from runfacts.domain.canonical import GENESIS, canonical_json, chained_hash
 from runfacts.domain.facts import Fact, envelope

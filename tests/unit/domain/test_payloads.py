@@ -34,16 +34,40 @@ from runfacts.domain.retry import RetryPolicy, Safety
 from runfacts.domain.run import RUN_STATUS_AFTER
 
 # R3.8, as it stands there.
-TYPES = """
-run.created run.imported run.queued run.dispatching run.running run.waiting_approval run.retry_wait run.succeeded
-run.failed run.cancelled run.timed_out run.lost
-run.cancel_requested
-run.cancel_dispatched run.cancel_dispatch_failed run.cancel_dispatch_blocked run.cancel_dispatch_taken_over
-run.cancel_dispatch_rearmed run.cancel_dispatch_abandoned
-run.stop_confirmed run.recovery_manual run.recovery_released run.recovery_attested
-attempt.claimed attempt.starting attempt.running attempt.succeeded attempt.failed attempt.cancelled attempt.timed_out
-attempt.lost attempt.late_callback_ignored
-""".split()
+TYPES = [
+    "run.created",
+    "run.imported",
+    "run.queued",
+    "run.dispatching",
+    "run.running",
+    "run.waiting_approval",
+    "run.retry_wait",
+    "run.succeeded",
+    "run.failed",
+    "run.cancelled",
+    "run.timed_out",
+    "run.lost",
+    "run.cancel_requested",
+    "run.cancel_dispatched",
+    "run.cancel_dispatch_failed",
+    "run.cancel_dispatch_blocked",
+    "run.cancel_dispatch_taken_over",
+    "run.cancel_dispatch_rearmed",
+    "run.cancel_dispatch_abandoned",
+    "run.stop_confirmed",
+    "run.recovery_manual",
+    "run.recovery_released",
+    "run.recovery_attested",
+    "attempt.claimed",
+    "attempt.starting",
+    "attempt.running",
+    "attempt.succeeded",
+    "attempt.failed",
+    "attempt.cancelled",
+    "attempt.timed_out",
+    "attempt.lost",
+    "attempt.late_callback_ignored",
+]
 
 ID = "01890000-0000-7000-8000-000000000001"
 FORBIDDEN = re.compile(r"handle|pid|command|argv|cmd|environ|env|token|secret|password|path|cwd|host", re.IGNORECASE)
@@ -89,9 +113,8 @@ def example(field: FieldInfo, *, text: str = "x") -> Any:  # noqa: ANN401 - of t
     """The largest value that a field takes, its texts made of one character."""
     kind, metadata = unpacked(field.annotation, list(field.metadata))
     if kind is str:
-        rules = [item for item in metadata if isinstance(item, StringConstraints)]
-        longest = rules[0].max_length if rules else next(item.max_length for item in metadata)
-        return text * longest
+        longest = next(item.max_length for item in metadata if isinstance(item, StringConstraints))
+        return text * (longest or 0)
     if kind is int:
         highest = [getattr(item, "le", None) for item in metadata] + [
             item.lt - 1 for item in metadata if getattr(item, "lt", None) is not None
@@ -224,9 +247,11 @@ def test_the_words_of_payloads_are_these() -> None:
                 deadline_at_ms=9,
                 timeout_ms=1,
             ),
-            '{"deadline_at_ms":9,"execution_owner":"legacy","idempotency_key":"k","policy":{"backoff_max_ms":2,'
-            '"backoff_ms":1,"max_attempts":2,"retry_on_failure":true,"retry_on_lost":true,"safety":"idempotent"},'
-            f'"retry_of_run_id":"{ID}","task":"t","timeout_ms":1}}',
+            (
+                '{"deadline_at_ms":9,"execution_owner":"legacy","idempotency_key":"k","policy":{"backoff_max_ms":2,'
+                '"backoff_ms":1,"max_attempts":2,"retry_on_failure":true,"retry_on_lost":true,"safety":"idempotent"},'
+                f'"retry_of_run_id":"{ID}","task":"t","timeout_ms":1}}'
+            ),
         ),
     ],
 )
