@@ -30,7 +30,8 @@ class TokenPurpose(StrEnum):
 
 def digest(purpose: TokenPurpose, token: str) -> str:
     """Give what the database keeps of a token: SHA-256 (hex) of purpose and token (R7.1)."""
-    return sha256(f"runfacts:{purpose.value}:{token}".encode()).hexdigest()
+    # A caller's token may be any text; one that is no UTF-8 is as wrong as any other, not an error of ours.
+    return sha256(f"runfacts:{purpose.value}:{token}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def matches(purpose: TokenPurpose, token: str, kept: str) -> bool:

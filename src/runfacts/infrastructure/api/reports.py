@@ -33,7 +33,7 @@ from runfacts.domain.leases import TokenPurpose, matches
 from runfacts.domain.limits import HANDLE_MAX
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.api.attempt_commands import start_refused
-from runfacts.infrastructure.api.core import LedgerCore, repeated
+from runfacts.infrastructure.api.core import LedgerCore, plain, repeated
 from runfacts.infrastructure.api.run_commands import recorded
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -45,6 +45,7 @@ from runfacts.infrastructure.stores.executions import (
 )
 
 _SEQUENCE_MAX = 1 << 52
+_PID_MAX = (1 << 31) - 1
 Answer = TypeVar("Answer")
 
 
@@ -85,9 +86,9 @@ class Reports(LedgerCore):
         Refused once a cancellation was requested: Attempt and Run are ended and the process must not be let through
         its gate (R6.4). A gated executor must give a handle.
         """
-        if handle is not None and not 0 < len(handle.encode()) <= HANDLE_MAX:
-            raise InvalidValue("handle", f"is not 1 to {HANDLE_MAX} bytes long")
-        if pid is not None and pid < 1:
+        if handle is not None and len(plain("handle", handle, HANDLE_MAX).encode()) > HANDLE_MAX:
+            raise InvalidValue("handle", f"is longer than {HANDLE_MAX} bytes")
+        if pid is not None and not 0 < pid <= _PID_MAX:
             raise InvalidValue("pid", "is not a process id")
 
         def plan(
