@@ -421,3 +421,20 @@ def test_a_database_that_is_away_for_a_while_stops_no_command(
     assert [record.message for record in caplog.records if "left alone" in record.message] == [
         f"attempt {outcome.attempt_id}: its lease could not be renewed; its process is left alone"
     ]
+
+
+def test_one_host_runs_several_commands_at_a_time(bench: Bench, ledger: JournalLedger) -> None:
+    host = host_of(bench, ledger)
+    runs = [f"019316d5-0000-7000-8000-00000000002{number}" for number in range(8)]
+    outcomes: dict[str, HostedOutcome] = {}
+
+    def host_one(number: int) -> None:
+        outcomes[runs[number]] = host.run(runs[number], sh(f"exit {number}"), actor=ACTOR)
+
+    threads = [threading.Thread(target=host_one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ended = {run_id: outcome.outcome.exit_code for run_id, outcome in outcomes.items() if isinstance(outcome, Ended)}
+    assert ended == {run_id: number for number, run_id in enumerate(runs)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -369,3 +370,30 @@ def test_a_host_that_ignores_its_childrens_ends_still_gets_the_receipt(bench: Be
         assert not ignored & (1 << (signal.SIGCHLD - 1))
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_host_without_standard_input_has_none_to_give(bench: Bench) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        spec = bench.spec("sh", "-c", "cat; readlink /proc/$$/fd/0; exit 4", stdin=True)
+        with bench.launcher.prepare(spec) as process:
+            assert keeper_lock_held(spec.files.lock)
+            assert process.open_gate()
+            assert process.wait(DEADLINE_S)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert bench.receipt(spec.files, spec).exit_code == 4
+    assert Path(spec.files.stdout).read_text() == "/dev/null\n"
+
+
+def test_the_hosts_end_of_a_gate_is_in_no_other_process(bench: Bench) -> None:
+    with bench.launcher.prepare(bench.spec("true")) as first:
+        assert first._line is not None
+        ours = Path(f"/proc/self/fd/{first._line.fileno()}").readlink()
+        with bench.launcher.prepare(bench.spec("true")) as second, subprocess.Popen(["sleep", "60"]) as other:
+            for pid in (first.pid, first.keeper_pid, second.pid, second.keeper_pid, other.pid):
+                descriptors = Path(f"/proc/{pid}/fd").iterdir()
+                assert ours not in {descriptor.readlink() for descriptor in descriptors}
+            kill(other.pid)

@@ -274,6 +274,11 @@ def main() -> int:
 
 def _close_what_is_not_ours() -> None:
     """Close what the host let through, and let the command have nothing but its three streams."""
+    try:
+        os.fstat(0)
+    except OSError:
+        # The host has no standard input to give, and what is opened next would become it.
+        os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # noqa: FBT003 - the system's own signature
     for name in os.listdir("/proc/self/fd"):
         if int(name) > LAUNCH:
             try:

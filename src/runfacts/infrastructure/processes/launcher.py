@@ -99,7 +99,8 @@ class Launcher:
     ) -> None:
         """``gate_timeout_ms`` is how long a process waits at its gate.
 
-        ``answer_timeout_ms`` is how long it may take to get there, which a busy machine can need much of. ``interpreter`` is the Python that runs the keeper; this process's own when left out.
+        ``answer_timeout_ms`` is how long it may take to get there, which can be much on a busy machine.
+        ``interpreter`` is the Python that runs the keeper; this process's own when left out.
         """
         self.machine = machine
         self.gate_timeout_ms = gate_timeout_ms
