@@ -397,3 +397,15 @@ def test_the_hosts_end_of_a_gate_is_in_no_other_process(bench: Bench) -> None:
                 descriptors = Path(f"/proc/{pid}/fd").iterdir()
                 assert ours not in {descriptor.readlink() for descriptor in descriptors}
             kill(other.pid)
+
+
+def test_room_for_the_receipt_that_was_taken_away_is_made_again(bench: Bench) -> None:
+    spec = bench.spec("sh", "-c", f"rm {bench.places.directory}/*.new; exit 6")
+    assert bench.ran(spec).exit_code == 6
+
+
+def test_a_keeper_whose_directory_is_gone_does_not_stay(bench: Bench) -> None:
+    with bench.launcher.prepare(bench.spec("rm", "-r", bench.places.directory)) as process:
+        assert process.open_gate()
+        assert process.wait(DEADLINE_S)
+        assert process.keeper_code == keeper.NOT_PUBLISHED

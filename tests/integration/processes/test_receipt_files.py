@@ -239,3 +239,15 @@ def test_only_an_id_names_files(places: Places) -> None:
     with pytest.raises(MalformedId):
         places.of("../../etc/passwd")
     assert places.of(ATTEMPT.upper()) == places.of(ATTEMPT)
+
+
+def test_only_what_a_killed_keeper_left_is_cleared_away(ledger: JournalLedger, places: Places) -> None:
+    held, left = running(ledger, places), running(ledger, places, ATTEMPT)
+    for claim in (held, left):
+        Path(places.of(claim.attempt_id).receipt + ".new").write_text(" " * 4_096)
+        Path(places.of(claim.attempt_id).lock).touch()
+    with Path(places.of(held.attempt_id).lock).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert collect(ledger, places) == CollectedReceipts()
+        names = sorted(path.name for path in Path(places.directory).iterdir())
+    assert names == [f"{held.attempt_id}.lock", f"{held.attempt_id}.receipt.new"]

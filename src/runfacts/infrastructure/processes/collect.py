@@ -10,6 +10,7 @@ not accept, is set aside and counted.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,10 +28,10 @@ from runfacts.domain.errors import (
 from runfacts.domain.ids import canonical_id
 from runfacts.infrastructure.processes.completion import Completion
 from runfacts.infrastructure.processes.machine import MachineIdentity
-from runfacts.infrastructure.processes.places import RECEIPT_SUFFIX, AttemptFiles, Places
+from runfacts.infrastructure.processes.places import RECEIPT_SUFFIX, UNFINISHED_SUFFIX, AttemptFiles, Places
 from runfacts.infrastructure.processes.ports import CollectingLedger
 from runfacts.infrastructure.processes.procfs import ProcFs
-from runfacts.infrastructure.processes.receipts import Unbelievable, quarantine, read_receipt
+from runfacts.infrastructure.processes.receipts import Unbelievable, keeper_lock_held, quarantine, read_receipt
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 EXECUTOR_TYPE: Final = "local"
@@ -101,7 +102,19 @@ def collect_receipts(
                 counted += CollectedReceipts(found=1, quarantined=1)
             else:
                 counted += _collect(completion, AttemptFiles.beside(path), attempt_id, actor)
+    _clear_after_killed_keepers(places)
     return counted
+
+
+def _clear_after_killed_keepers(places: Places) -> None:
+    """Take away what keepers made room with that were killed before they published."""
+    for path in places.unfinished_receipts():
+        files = AttemptFiles.beside(path.removesuffix(UNFINISHED_SUFFIX) + RECEIPT_SUFFIX)
+        # A keeper takes its lock before it makes this file: without the lock nobody will ever finish it.
+        if not keeper_lock_held(files.lock):
+            for left in (path, files.lock):
+                with suppress(FileNotFoundError):
+                    os.unlink(left)
 
 
 def _collect(

@@ -237,7 +237,10 @@ class Keeper:
         while True:
             try:
                 if room < 0:
-                    room = _open_new(self._new_receipt)
+                    try:
+                        room = _open_new(self._new_receipt)
+                    except FileNotFoundError:  # the directory is gone
+                        return NOT_PUBLISHED
                 os.pwrite(room, receipt, 0)
                 os.ftruncate(room, len(receipt))
                 os.fsync(room)

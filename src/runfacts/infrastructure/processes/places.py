@@ -22,6 +22,8 @@ from runfacts.domain.ids import canonical_id
 
 RECEIPT_SUFFIX: Final = ".receipt"
 """How the name of a receipt ends; the attempt's id is in front."""
+UNFINISHED_SUFFIX: Final = f"{RECEIPT_SUFFIX}.new"
+"""How the name of a receipt ends that its keeper has not published yet."""
 
 
 class UnsafePlace(RunfactsError):
@@ -90,12 +92,19 @@ class Places:
 
     def receipts(self) -> Iterator[str]:
         """The paths of all receipts that lie here, oldest id first; nothing when there is no directory."""
+        return self._ending_with(RECEIPT_SUFFIX)
+
+    def unfinished_receipts(self) -> Iterator[str]:
+        """The paths of what keepers made room with and have not published, or never will."""
+        return self._ending_with(UNFINISHED_SUFFIX)
+
+    def _ending_with(self, suffix: str) -> Iterator[str]:
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
             return
         for name in sorted(names):
-            if name.endswith(RECEIPT_SUFFIX):
+            if name.endswith(suffix):
                 yield os.path.join(self.directory, name)
 
 
