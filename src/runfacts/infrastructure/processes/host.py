@@ -311,7 +311,12 @@ class LocalHost:
         if attempt.exit_code == 0:
             outcome = Outcome.succeeded(exit_code=0)
         else:
-            outcome = Outcome.failed(exit_code=attempt.exit_code, signal=attempt.signal, error_code=attempt.error_code)
+            outcome = Outcome.failed(
+                exit_code=attempt.exit_code,
+                signal=attempt.signal,
+                error_code=attempt.error_code,
+                error_summary=attempt.error_summary,
+            )
         return Ended(claim.run_id, claim.attempt_id, outcome, Repeated(claim.run_id, run.status, run.version))
 
     def _never_ran(self, claim: AttemptClaim, code: str, summary: str, actor: Actor) -> NeverRan:
