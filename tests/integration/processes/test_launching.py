@@ -409,3 +409,13 @@ def test_a_keeper_whose_directory_is_gone_does_not_stay(bench: Bench) -> None:
         assert process.open_gate()
         assert process.wait(DEADLINE_S)
         assert process.keeper_code == keeper.NOT_PUBLISHED
+
+
+def test_a_failed_launch_leaves_nothing(bench: Bench) -> None:
+    spec = bench.spec("true")
+    Path(spec.files.stderr).mkdir()
+    with pytest.raises(LaunchFailed, match="logs cannot be had: Is a directory"):
+        bench.launcher.prepare(spec)
+    assert bench.marked.living() == set()
+    assert not keeper_lock_held(spec.files.lock)
+    assert not Path(spec.files.receipt).exists()

@@ -149,11 +149,14 @@ class Keeper:
                 pass
 
     def keep(self) -> int:
-        """Start the child, wait for its end and publish the receipt; the result is the exit code."""
+        """Start the child, wait for its end and publish the receipt; the result is the exit code (``NotPrepared``)."""
         alive_read, alive_write = os.pipe()
         said_read, said_write = os.pipe()
         self.steps.reached("keeper:before:fork")
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:
+            raise NotPrepared("process", error) from None
         if child == 0:
             try:
                 # Without the lock before anything else: it must end with the keeper.
@@ -267,12 +270,12 @@ def main() -> int:
     keeper = Keeper(launch)
     try:
         keeper.prepare()
+        return keeper.keep()
     except NotPrepared as refused:
         _report({"refused": refused.what, "error": refused.code})
         if keeper.room >= 0:
             keeper.clear()
         return NOT_PREPARED
-    return keeper.keep()
 
 
 def _close_what_is_not_ours() -> None:
@@ -333,7 +336,14 @@ def _gate_opens(alive: int, timeout_ms: int) -> bool:
 
 
 def _has_other_members(group: int) -> bool:
-    """Tell whether the group has another member that has not ended."""
+    """Tell whether the group has another member that has not ended, or may have one."""
+    try:
+        return _sees_other_members(group)
+    except OSError:
+        return True
+
+
+def _sees_other_members(group: int) -> bool:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == group:
             continue
