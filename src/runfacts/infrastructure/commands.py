@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from runfacts.domain.actors import Actor
 from runfacts.domain.errors import (
@@ -45,8 +44,12 @@ from runfacts.infrastructure.stores.ground import brought_up_to, read_ground
 from runfacts.infrastructure.stores.kept import KeptHistories
 from runfacts.infrastructure.stores.writes import Before, write
 
+if TYPE_CHECKING:
+    # The ORM is slow to load, and only a caller who has loaded it can have a session.
+    from sqlalchemy.orm import Session
+
 Answer = TypeVar("Answer")
-Caller = Connection | Session
+Caller: TypeAlias = "Connection | Session"
 """A connection or session of the caller, whose transaction our writes join (R4.5)."""
 
 

@@ -14,14 +14,12 @@ Objects of this module are safe to use from several threads, a transaction from 
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
-from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, OutcomeUnknown
 from runfacts.infrastructure.database.clocks import Clock
@@ -33,6 +31,9 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
 from runfacts.infrastructure.database.transactions import Reading, Row, Transaction
 from runfacts.infrastructure.steps import NO_STEPS, Steps
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 __all__ = ["Database", "Reading", "Row", "Transaction"]
 
@@ -120,6 +121,31 @@ class Database:
                 driver.autocommit = False
 
     @contextmanager
+    def snapshot(self) -> Iterator[Reading]:
+        """Read one moment: every statement sees the same state, and no writer waits for it.
+
+        SQLite stores any bytes as text. Here those that are no UTF-8 are read as unpaired surrogates, as Python names
+        files, instead of failing: whoever looks for damage must be able to look at it.
+        """
+        with self._connection() as fairy:
+            driver: Any = fairy.driver_connection
+            cursor = driver.cursor()
+            sqlite = self.dialect == SQLITE
+            if sqlite:
+                driver.text_factory = _any_text
+            else:
+                driver.autocommit = True
+            try:
+                _begin(cursor, "BEGIN" if sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", self.driver_error)
+                yield Reading(cursor, self)
+                driver.rollback()
+            finally:
+                if sqlite:
+                    driver.text_factory = str
+            if not sqlite:
+                driver.autocommit = False
+
+    @contextmanager
     def joined(self, caller: Connection | Session) -> Iterator[Transaction]:
         """Write inside the caller's transaction (R4.5), which the caller commits; raises ``UnsuitableConnection``."""
         self._refuse()
@@ -149,10 +175,7 @@ class Database:
         driver: Any = fairy.driver_connection
         cursor = driver.cursor()
         if self.dialect == SQLITE:
-            try:
-                cursor.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                raise_translated(error)
+            _begin(cursor, "BEGIN IMMEDIATE", self.driver_error)
         transaction = Transaction(cursor, self)
         yield transaction
         if transaction.failure is not None:
@@ -175,3 +198,14 @@ class Database:
         except self.driver_error:
             return False
         return True
+
+
+def _begin(cursor: Any, how: str, driver_error: type[Exception]) -> None:  # noqa: ANN401 - either driver's cursor
+    try:
+        cursor.execute(how)
+    except driver_error as error:
+        raise_translated(error)
+
+
+def _any_text(stored: bytes) -> str:
+    return stored.decode("utf-8", "surrogateescape")

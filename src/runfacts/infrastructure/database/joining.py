@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseBusy, UnsuitableConnection
 from runfacts.infrastructure.database.dialects import SQLITE
@@ -24,6 +23,8 @@ from runfacts.infrastructure.database.errors import is_stale_snapshot, raise_tra
 from runfacts.infrastructure.database.transactions import Transaction
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from runfacts.infrastructure.database.connections import Database
 
 _LEDGER_ID: Final = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
@@ -42,7 +43,7 @@ SELECT current_setting('transaction_isolation'),
 
 def join(database: Database, caller: Connection | Session) -> Iterator[Transaction]:
     """Yield a transaction inside the caller's; raises ``UnsuitableConnection``."""
-    connection = caller.connection() if isinstance(caller, Session) else caller
+    connection = caller if isinstance(caller, Connection) else caller.connection()
     if (connection.dialect.name, connection.dialect.driver) != (
         database.engine.dialect.name,
         database.engine.dialect.driver,
