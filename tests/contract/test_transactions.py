@@ -271,6 +271,9 @@ def test_a_connection_to_the_other_kind_of_database_is_refused(database: Databas
     class Never:
         dialect = create_engine(url).dialect
 
+        def connection(self) -> Never:
+            return self
+
     assert "the connection is for" in refused(database, Never())  # type: ignore[arg-type]  # only its dialect is looked at
 
 
