@@ -1,0 +1,92 @@
+"""
+Evidence: what can be proven about a process from outside (R11.3, R12.3).
+
+A provider answers for one executor type. It may look, and nothing else: it starts, stops, retries and changes
+nothing. Its answers are three: running, not running, or unknown with a reason. "No such process", a time-out or a
+worker that is offline are never by themselves "not running".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Event
+from typing import Protocol
+
+from runfacts.domain.lifecycle import AttemptStatus
+
+
+class Unknown(StrEnum):
+    """Why nothing can be said (R11.3)."""
+
+    PROVIDER_UNAVAILABLE = "provider_unavailable"
+    """Nobody could be asked just now; asking again may help."""
+    IDENTITY_UNVERIFIABLE = "identity_unverifiable"
+    """What is there cannot be told from a stranger, or cannot be seen from here."""
+    CONFLICTING_EVIDENCE = "conflicting_evidence"
+    """What was seen contradicts itself."""
+
+
+class Liveness(StrEnum):
+    """What was seen."""
+
+    RUNNING = "running"
+    NOT_RUNNING = "not_running"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One answer of a provider."""
+
+    liveness: Liveness
+    reason: Unknown | None = None
+    """Given with ``unknown``, and only then."""
+
+    @classmethod
+    def running(cls) -> Evidence:
+        """Something of it runs."""
+        return cls(Liveness.RUNNING)
+
+    @classmethod
+    def not_running(cls) -> Evidence:
+        """It is proven that nothing of it runs."""
+        return cls(Liveness.NOT_RUNNING)
+
+    @classmethod
+    def unknown(cls, reason: Unknown) -> Evidence:
+        """Nothing can be said."""
+        return cls(Liveness.UNKNOWN, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTarget:
+    """What is asked about: a frozen copy, never the claim (R11.3)."""
+
+    run_id: str
+    attempt_id: str
+    attempt_status: AttemptStatus
+    executor_type: str
+    scope: str
+    worker_id: str | None
+    handle: str | None
+    pid: int | None
+    lease_expires_at_ms: int
+
+
+class EvidenceProvider(Protocol):
+    """Looks after what one executor type runs."""
+
+    @property
+    def executor_type(self) -> str:
+        """The executor type, exactly."""
+        ...
+
+    @property
+    def required(self) -> frozenset[str]:
+        """The fields of the target without which nothing can be proven, such as ``handle``."""
+        ...
+
+    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: Event) -> Evidence:
+        """Say what is known within ``timeout_ms``, or sooner when ``cancelled`` is set. Changes nothing."""
+        ...
