@@ -47,7 +47,7 @@ class TimeLeft(Protocol):
         ...
 
 
-class OutOfTime(Exception):  # noqa: N818 - what happened
+class OutOfTime(Exception):
     """The holder's own deadline left no time for the next signal.
 
     Nothing more is sent and nothing is settled (R8.4).

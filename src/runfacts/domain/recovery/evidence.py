@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from threading import Event
 from typing import Protocol
 
 from runfacts.domain.lifecycle import AttemptStatus
@@ -74,6 +73,14 @@ class EvidenceTarget:
     lease_expires_at_ms: int
 
 
+class StopAsking(Protocol):
+    """Tells a provider that nobody waits for its answer any more; a ``threading.Event`` is one."""
+
+    def is_set(self) -> bool:
+        """Tell whether nobody waits any more."""
+        ...
+
+
 class EvidenceProvider(Protocol):
     """Looks after what one executor type runs."""
 
@@ -87,6 +94,6 @@ class EvidenceProvider(Protocol):
         """The fields of the target without which nothing can be proven, such as ``handle``."""
         ...
 
-    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: Event) -> Evidence:
+    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
         """Say what is known within ``timeout_ms``, or sooner when ``cancelled`` is set. Changes nothing."""
         ...
