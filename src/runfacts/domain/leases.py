@@ -26,6 +26,8 @@ class TokenPurpose(StrEnum):
     """Start and renew an Attempt (R10.3)."""
     CALLBACK = "callback"
     """Report what an Attempt did (R2.7)."""
+    DISPATCH = "dispatch"
+    """Deliver a cancellation (R7.1)."""
 
 
 def digest(purpose: TokenPurpose, token: str) -> str:

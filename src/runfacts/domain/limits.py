@@ -26,6 +26,7 @@ PAYLOAD_MAX: Final = 16_384
 """Longest payload of a fact, in bytes of UTF-8 JSON (R3.6)."""
 
 _MINUTE = 60_000
+_DAY = 24 * 60 * _MINUTE
 
 
 class Settings(BaseModel):
@@ -37,6 +38,32 @@ class Settings(BaseModel):
     """How long an Attempt's execution lease lasts from its claim or renewal."""
     gate_timeout_ms: Annotated[int, Field(ge=100, le=10 * _MINUTE)] = 30_000
     """How long a command waits at its gate for its handle to be recorded (R10.1)."""
+    cancel_lease_ms: Annotated[int, Field(ge=1_000, le=300_000)] = 30_000
+    """How long a claim of a dispatch lasts (R7.2)."""
+    dispatch_limit: Annotated[int, Field(ge=1, le=1_000)] = 50
+    """Tries of a dispatch since its last rearm, take-overs included, before it is blocked (R7.5)."""
+    backoff_base_ms: Annotated[int, Field(ge=1, le=_DAY)] = 1_000
+    """The wait after the first failed try of a dispatch; it doubles from one to the next (R7.5)."""
+    backoff_max_ms: Annotated[int, Field(ge=1, le=_DAY)] = 60_000
+    """The longest such wait."""
+    backoff_exponent_cap: Annotated[int, Field(ge=0, le=30)] = 30
+    """How often it doubles at most."""
+    cancel_page: Annotated[int, Field(ge=1, le=64)] = 32
+    """Dispatches in a page (R9.1)."""
+    cancel_pages: Annotated[int, Field(ge=1, le=64)] = 4
+    """Pages in a cycle (R9.2)."""
+    interval_ms: Annotated[int, Field(ge=250, le=_DAY)] = 1_000
+    """How long a supervisor waits between two cycles when nothing wakes it (R9.3)."""
+    drain_ms: Annotated[int, Field(ge=0, le=_MINUTE)] = 5_000
+    """How long a stopping supervisor waits for its cycle to end (R9.3)."""
+    grace_ms: Annotated[int, Field(ge=0, le=_MINUTE)] = 5_000
+    """How long a process has between TERM and KILL (R8.6)."""
+    rearm_delay_ms: Annotated[int, Field(ge=1_000, le=_DAY)] = 1_000
+    """How long a rearmed dispatch waits before its next try (R13.2)."""
+    evidence_timeout_ms: Annotated[int, Field(ge=1, le=30_000)] = 5_000
+    """How long an evidence provider may take (R11.3)."""
+    unserved_after_ms: Annotated[int, Field(ge=1_000, le=_DAY)] = 10 * _MINUTE
+    """After how long a due dispatch that nobody claims is shown as unserved (R8.2)."""
     poll_ms: Annotated[int, Field(ge=1, le=10_000)] = 50
     """How often a host looks at its command."""
     fact_page: Annotated[int, Field(ge=1, le=500)] = 100

@@ -39,7 +39,7 @@ from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
 from runfacts.infrastructure.stores.executions import Execution
-from runfacts.infrastructure.stores.facts import read_facts
+from runfacts.infrastructure.stores.facts import INSERT_FACT, read_facts
 from runfacts.infrastructure.stores.ground import brought_up_to, read_ground
 from runfacts.infrastructure.stores.kept import KeptHistories
 from runfacts.infrastructure.stores.writes import Before, write
@@ -204,6 +204,8 @@ class Commands:
             attempt.plan = plan
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
+        elif plan.changes:
+            transaction.write(plan.changes, INSERT_FACT, [])
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history

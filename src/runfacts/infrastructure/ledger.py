@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from runfacts.domain.limits import Settings
+from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
@@ -22,7 +23,7 @@ from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
-class Ledger(RunCommands, Receipts):
+class Ledger(RunCommands, Cancellation, Receipts):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     @classmethod

@@ -1,9 +1,10 @@
 """
 CancellationDispatch: the claim to deliver one Run's cancellation (R7).
 
-One row per Run, bound for ever to the Attempt that was active when the cancellation was requested. Whoever wants to deliver it claims
-the row for a time; each claim is one *term*, named by owner, token and version, so that a late settle of an old term changes nothing. A
-lease that has expired proves nothing about the process: the next term proves it again before every signal.
+One row per Run, bound for ever to the Attempt that was active when the cancellation was requested. Whoever wants to
+deliver it claims the row for a time; each claim is one *term*, named by owner, token and version, so that a late
+settle of an old term changes nothing. A lease that has expired proves nothing about the process: the next term proves
+it again before every signal.
 
 This file decides, from what a row says and what the store found its times to be worth; it reads no clock.
 """

@@ -56,6 +56,8 @@ class DispatchResult(StrEnum):
     """A member may not be signalled."""
     LIMIT = "limit"
     """It was tried as often as allowed."""
+    ABANDONED = "abandoned"
+    """An operator ended the delivery (R13.2)."""
     CONTROLLER_MISSING = "controller_missing"
     """This worker has no controller for the executor type."""
     HANDLE_MISSING = "handle_missing"
@@ -72,6 +74,9 @@ FAILED: Final = frozenset(
 """Results after which it is tried again."""
 BLOCKED: Final = frozenset(DispatchResult) - DELIVERED - FAILED
 """Results after which an operator must look."""
+
+SETTLED: Final = frozenset(DispatchResult) - {DispatchResult.LIMIT, DispatchResult.ABANDONED}
+"""Results that a claim's holder may settle with; the others are written by a claim or a verb."""
 
 STATUS_AFTER: Final[Mapping[DispatchResult, DispatchStatus]] = MappingProxyType(
     {

@@ -27,6 +27,7 @@ from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
+from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.executions import (
     INSERT_EXECUTION,
     RENEW_EXECUTION,
@@ -173,7 +174,8 @@ class AttemptCommands(LedgerCore):
             }
             if decision.refusal is not None:
                 reason = decision.refusal
-                changes = (Change(STOP_EXECUTION, key),) if decision.drafts else ()
+                ending = (*end_of_dispatch(moment, history), Change(STOP_EXECUTION, key))
+                changes = ending if decision.drafts else ()
                 return Plan(lambda history, _: start_refused(history, attempt_id, reason), decision.drafts, changes)
             paths = {"deadline_at_ms": deadline, "log_path": log_path, "receipt_path": receipt_path}
             return Plan(
@@ -216,6 +218,14 @@ class AttemptCommands(LedgerCore):
             self._count_refused("token", claim.attempt_id)
             raise TokenRefused(claim.attempt_id)
         return held
+
+
+def end_of_dispatch(moment: Moment, history: History) -> tuple[Change, ...]:
+    """Take the Run's dispatch out of the queues, in a command that ends the Run (R7.6, R4.4)."""
+    if history.run.intent is None:
+        return ()
+    stored = dispatches.read_dispatch(moment.reading, history.run_id)
+    return () if stored is None else (dispatches.ended(stored.dispatch),)
 
 
 def start_refused(history: History, attempt_id: str, reason: Refusal) -> StartRefused:

@@ -84,13 +84,17 @@ class LedgerCore:
         return LeaseTimes(expires_at_ms, clock.boot_id(), clock.boot_ms() + lease_ms)
 
     def _lease_ms(self, lease_ms: int | None) -> int:
-        """Check a lease's length: the setting where none is given, and never beyond the setting's own bounds (R15)."""
-        if lease_ms is None:
-            return self._settings.execution_lease_ms
-        _, lowest, highest = Settings.bounds()["execution_lease_ms"]
-        if not lowest <= lease_ms <= highest:
-            raise InvalidValue("lease_ms", f"is not between {lowest} and {highest}")
-        return lease_ms
+        """Check the length of an execution lease."""
+        return self._within("execution_lease_ms", lease_ms)
+
+    def _within(self, setting: str, value: int | None) -> int:
+        """Give a setting, or a value in its place that must keep the setting's own bounds (R15, ``InvalidValue``)."""
+        if value is None:
+            return int(getattr(self._settings, setting))
+        _, lowest, highest = Settings.bounds()[setting]
+        if not lowest <= value <= highest:
+            raise InvalidValue(setting, f"is not between {lowest} and {highest}")
+        return value
 
 
 def history_of(reading: Reading, run_id: str) -> History:

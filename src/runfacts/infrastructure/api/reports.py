@@ -32,7 +32,7 @@ from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, matches
 from runfacts.domain.limits import HANDLE_MAX
 from runfacts.domain.outcomes import Outcome
-from runfacts.infrastructure.api.attempt_commands import start_refused
+from runfacts.infrastructure.api.attempt_commands import end_of_dispatch, start_refused
 from runfacts.infrastructure.api.core import LedgerCore, plain, repeated
 from runfacts.infrastructure.api.run_commands import recorded
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
@@ -92,9 +92,8 @@ class Reports(LedgerCore):
             raise InvalidValue("pid", "is not a process id")
 
         def plan(
-            history: History, report: _Report, now_ms: int
+            moment: Moment, history: History, report: _Report
         ) -> Plan[Recorded | Repeated | StartRefused | LateCallback]:
-            del now_ms
             if report.execution.gated and handle is None:
                 raise InvalidValue("handle", "must be given by a gated executor")
             decision = decisions.confirm_running(history, report.attempt_id)
@@ -102,7 +101,7 @@ class Reports(LedgerCore):
                 return Plan(
                     lambda history, _: start_refused(history, report.attempt_id, Refusal.CANCELLATION_REQUESTED),
                     decision.drafts,
-                    (Change(END_EXECUTION, report.key()),),
+                    (*end_of_dispatch(moment, history), Change(END_EXECUTION, report.key())),
                 )
             if decision.refusal is not None:
                 return _not_done(decision, report, "running")
@@ -132,8 +131,8 @@ class Reports(LedgerCore):
     ) -> Recorded | Repeated | LateCallback:
         """Let a running Run wait for somebody's approval; its Attempt stays active (R2.3)."""
 
-        def plan(history: History, report: _Report, now_ms: int) -> Plan[Recorded | Repeated | LateCallback]:
-            del now_ms
+        def plan(moment: Moment, history: History, report: _Report) -> Plan[Recorded | Repeated | LateCallback]:
+            del moment
             decision = decisions.wait_for_approval(history, report.attempt_id, reason)
             return _counted(decision, report, "waiting_approval")
 
@@ -159,8 +158,8 @@ class Reports(LedgerCore):
     ) -> Recorded | Repeated | LateCallback:
         """Let a Run go on that waited for an approval (R2.3)."""
 
-        def plan(history: History, report: _Report, now_ms: int) -> Plan[Recorded | Repeated | LateCallback]:
-            del now_ms
+        def plan(moment: Moment, history: History, report: _Report) -> Plan[Recorded | Repeated | LateCallback]:
+            del moment
             return _counted(decisions.go_on(history, report.attempt_id), report, "going_on")
 
         return self._report(
@@ -193,11 +192,11 @@ class Reports(LedgerCore):
         """
 
         def plan(
-            history: History, report: _Report, now_ms: int
+            moment: Moment, history: History, report: _Report
         ) -> Plan[Finished | Repeated | LateCallback | StopNotProven]:
             if sequence is None and _reported_before(history.attempts.get(report.attempt_id), outcome):
                 return Plan(lambda history, _: repeated(history))
-            decision = decisions.finish(history, report.attempt_id, outcome, now_ms, group_left=group_left)
+            decision = decisions.finish(history, report.attempt_id, outcome, moment.now_ms, group_left=group_left)
             if decision.refusal is Refusal.GROUP_LIVES:
                 answer = StopNotProven(history.run.status, history.attempts[report.attempt_id].status)
                 return Plan(lambda _, __: answer)
@@ -211,7 +210,7 @@ class Reports(LedgerCore):
                     history.run.retry_due_at_ms,
                 ),
                 decision.drafts,
-                (Change(END_EXECUTION, report.key()),),
+                (*end_of_dispatch(moment, history), Change(END_EXECUTION, report.key())),
             )
 
         return self._report(
@@ -229,7 +228,7 @@ class Reports(LedgerCore):
         claim: AttemptClaim,
         actor: Actor,
         sequence: int | None,
-        plan: Callable[[History, _Report, int], Plan[Answer | Repeated]],
+        plan: Callable[[Moment, History, _Report], Plan[Answer | Repeated]],
         *,
         correlation_id: str | None,
         causation_id: str | None,
@@ -259,7 +258,7 @@ class Reports(LedgerCore):
             if sequence is not None and sequence <= execution.callback_sequence:
                 return Plan(lambda history, _: repeated(history))
             number = execution.callback_sequence + 1 if sequence is None else sequence
-            return plan(history, _Report(attempt_id, execution, number), moment.now_ms)
+            return plan(moment, history, _Report(attempt_id, execution, number))
 
         command: Command[Answer | Repeated] = Command(decide, _no_key, lambda _: False)
         return self._commands.run(call, command)

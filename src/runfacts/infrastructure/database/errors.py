@@ -30,7 +30,7 @@ from runfacts.domain.errors import (
     DatabaseUnreachable,
     RunfactsError,
 )
-from runfacts.infrastructure.database.tables import metadata
+from runfacts.infrastructure.database.all_tables import metadata
 
 if TYPE_CHECKING:
     import psycopg

@@ -15,6 +15,7 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from runfacts.domain.errors import InvalidValue
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
 from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, runs
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -23,6 +24,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         runs.name: ("SELECT", "INSERT", "UPDATE"),
         attempts.name: ("SELECT", "INSERT", "UPDATE"),
         executions.name: ("SELECT", "INSERT", "UPDATE"),
+        cancellation_dispatches.name: ("SELECT", "INSERT", "UPDATE"),
         ledger_meta.name: ("SELECT",),
         "runfacts_schema": ("SELECT",),
     }

@@ -20,14 +20,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, inspect
 
 from runfacts.domain.errors import DatabaseCorrupt, SchemaTooNew, SchemaTooOld
+from runfacts.infrastructure.database.all_tables import ledger_meta, metadata
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
 from runfacts.infrastructure.database.engines import READING
 from runfacts.infrastructure.database.errors import translated
 from runfacts.infrastructure.database.statements import read_sql
-from runfacts.infrastructure.database.tables import ledger_meta, metadata
 
-REVISIONS: Final = ("0001",)
+REVISIONS: Final = ("0001", "0002")
 """Every revision of this release, oldest first."""
 
 HEAD: Final = REVISIONS[-1]

@@ -43,6 +43,13 @@ UPDATE_RUN: Final = Statement(
         runs.c.head_hash == bindparam("expected_hash"),
     ),
 )
+FENCE_RUN: Final = Statement(
+    "fence_run",
+    # Changes nothing: it fails where somebody recorded a fact since, and holds the Run until the command's rows are in.
+    update(runs)
+    .values(version=runs.c.version)
+    .where(runs.c.run_id == bindparam("key_run_id"), runs.c.version == bindparam("expected_version")),
+)
 INSERT_ATTEMPT: Final = Statement(
     "insert_attempt", insert(attempts).values({c.name: bindparam(c.name) for c in attempts.c})
 )
@@ -107,3 +114,8 @@ def _attempt_change(before: Before, attempt: Attempt) -> Change:
     changed["key_attempt_id"] = attempt.id
     changed["expected_status"] = before.attempts[attempt.id]
     return Change(UPDATE_ATTEMPT, changed)
+
+
+def fence(history: History) -> Change:
+    """See that no fact was recorded since the history was read, in a command that records none itself."""
+    return Change(FENCE_RUN, {"key_run_id": history.run_id, "expected_version": history.version})

@@ -1,0 +1,307 @@
+"""Cancellation: ask a Run to stop, claim the delivery, settle it (R6, R7)."""
+
+from __future__ import annotations
+
+from runfacts.domain import decisions
+from runfacts.domain.actors import Actor, ActorType
+from runfacts.domain.cancellation.dispatch import (
+    CancellationDispatch,
+    ClaimAnswer,
+    Exhausted,
+    Grant,
+    Times,
+    backoff_ms,
+    decide_claim,
+    eligible_attempt,
+    limit_key,
+    settle_key,
+    takeover_key,
+)
+from runfacts.domain.cancellation.results import (
+    FACT_AFTER,
+    SETTLED,
+    STATUS_AFTER,
+    DispatchResult,
+    DispatchStatus,
+)
+from runfacts.domain.cancellation.terms import (
+    AlreadyRequested,
+    AlreadyTerminal,
+    CancelRequested,
+    DispatchAlreadySettled,
+    DispatchClaimed,
+    DispatchFenced,
+    DispatchNotClaimed,
+    DispatchSettled,
+)
+from runfacts.domain.decisions import Refusal
+from runfacts.domain.errors import InvalidValue, RunNotFound
+from runfacts.domain.facts import Fact
+from runfacts.domain.history import Draft, History
+from runfacts.domain.ids import canonical_id
+from runfacts.domain.leases import TokenPurpose, digest, matches
+from runfacts.domain.lifecycle import IntentKind
+from runfacts.domain.payloads import (
+    Escalation,
+    RunCancelDispatchBlocked,
+    RunCancelDispatched,
+    RunCancelDispatchTakenOver,
+    RunCancelRequested,
+)
+from runfacts.domain.texts import NAME_MAX
+from runfacts.infrastructure.api.core import LedgerCore, plain
+from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.transactions import Change
+from runfacts.infrastructure.stores import dispatches
+from runfacts.infrastructure.stores.writes import fence
+from runfacts.infrastructure.tokens import new_token
+
+RequestAnswer = CancelRequested | AlreadyRequested | AlreadyTerminal
+ClaimOfDispatch = DispatchClaimed | DispatchNotClaimed
+SettleAnswer = DispatchSettled | DispatchAlreadySettled | DispatchFenced
+
+
+class Cancellation(LedgerCore):
+    """Ask Runs to stop, and deliver that."""
+
+    def request_cancellation(
+        self,
+        run_id: str,
+        *,
+        actor: Actor,
+        kind: IntentKind = IntentKind.USER,
+        reason: str | None = None,
+        expected_version: int | None = None,
+        dedupe_key: str | None = None,
+        correlation_id: str | None = None,
+        causation_id: str | None = None,
+        connection: Caller | None = None,
+    ) -> RequestAnswer:
+        """Record that somebody wants the Run to stop (R6.1).
+
+        The status does not change: nothing is cancelled because somebody asked (R6.2). Where no Attempt is active
+        there is nothing to stop, and the Run ends with the request (R6.3). Otherwise the delivery waits for a worker
+        of the Attempt's scope (R7.1).
+        """
+        try:
+            kind = IntentKind(kind)
+        except ValueError:
+            raise InvalidValue("kind", f"is none of {', '.join(IntentKind)}") from None
+        call = self._call(
+            run_id,
+            actor,
+            expected_version=expected_version,
+            dedupe_key=dedupe_key,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+        )
+
+        def decide(moment: Moment, history: History) -> Plan[RequestAnswer]:
+            if history.run.terminal:
+                return Plan(_terminal)
+            decisions.require_runtime(history)
+            decision = decisions.request_cancellation(history, kind, reason)
+            if decision.refusal is Refusal.REPEATED:
+                return Plan(_requested_before)
+            attempt = history.active_attempt
+            changes: tuple[Change, ...] = ()
+            if attempt is not None:
+                target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
+                if target is not None:
+                    changes = (dispatches.pending(target, moment.now_ms),)
+            return Plan(_requested, decision.drafts, changes)
+
+        def same(fact: Fact) -> bool:
+            return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
+
+        return self._commands.run(call, Command(decide, _again, same))
+
+    def claim_dispatch(
+        self,
+        run_id: str,
+        attempt_id: str,
+        requested_at_ms: int,
+        *,
+        owner: str,
+        served: frozenset[tuple[str, str]],
+        lease_ms: int | None = None,
+    ) -> ClaimOfDispatch:
+        """Claim the delivery of one Run's cancellation for a time (R7.2).
+
+        ``owner`` is the worker's incarnation, drawn anew for every start of a process; ``served`` are the executor
+        types and scopes that it can prove processes of. Only one lease is valid at a time. Taking over an expired one
+        records who held it (R1.5), and the claim that would be one try too many blocks the row instead (R7.5). An
+        ordinary claim writes no fact.
+        """
+        plain("owner", owner, NAME_MAX)
+        lease_ms = self._within("cancel_lease_ms", lease_ms)
+        attempt_id = canonical_id("attempt id", attempt_id)
+        token = new_token()
+        call = self._call(run_id, Actor(ActorType.SUPERVISOR, owner))
+
+        def decide(moment: Moment, history: History) -> Plan[ClaimOfDispatch]:
+            target = dispatches.read_target(moment.reading, history.run_id, attempt_id)
+            scope = "" if target is None else target.scope
+            attempt = eligible_attempt(history, attempt_id, requested_at_ms, served, scope)
+            if target is None or attempt is None:
+                return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
+            stored = dispatches.read_dispatch(moment.reading, history.run_id)
+            now_ms = moment.now_ms
+            row = None if stored is None else stored.dispatch
+            times = Times.DUE if stored is None else stored.times(moment.reading, now_ms)
+            decision = decide_claim(row, attempt_id, times, self._settings.dispatch_limit)
+            if isinstance(decision, ClaimAnswer):
+                return _not_claimed(decision)
+            if isinstance(decision, Exhausted):
+                if row is None:
+                    return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
+                return _exhausted(row, now_ms)
+            lease = self._lease(now_ms, lease_ms)
+            claim = DispatchClaimed(
+                target,
+                owner,
+                1 if row is None else row.version + 1,
+                1 if row is None else row.dispatch_count + 1,
+                lease.expires_at_ms,
+                token,
+                taken_over=decision.taken_over_from is not None,
+            )
+            token_digest = digest(TokenPurpose.DISPATCH, token)
+            if row is None:
+                anew = dispatches.claimed_anew(target, owner, token_digest, lease, now_ms)
+                return Plan(lambda _, __: claim, (), (anew, fence(history)))
+            change = dispatches.claimed(row, owner, token_digest, lease, now_ms)
+            return Plan(lambda _, __: claim, _taken_over(decision, claim), (change,))
+
+        try:
+            return self._commands.run(call, Command(decide, _no_claim_again, lambda _: False))
+        except RunNotFound:
+            return DispatchNotClaimed(call.run_id, ClaimAnswer.NOT_ELIGIBLE)
+
+    def settle_dispatch(
+        self,
+        claim: DispatchClaimed,
+        result: DispatchResult,
+        *,
+        escalation: Escalation = Escalation.NONE,
+    ) -> SettleAnswer:
+        """Record what came of a term (R7.4): the row's next status and one fact, together or not at all.
+
+        Only the very term may settle: owner, token and version must match a leased row, else ``DispatchFenced`` and
+        nothing changes. A term whose lease has expired but was not taken over is accepted: refusing the truth would
+        only cause a second signal.
+        """
+        if result not in SETTLED:
+            raise InvalidValue("result", f"is none of {', '.join(sorted(SETTLED))}")
+        run_id = claim.target.run_id
+        attempt_id = claim.target.attempt_id
+        key = settle_key(attempt_id, claim.dispatch_count)
+        call = self._call(run_id, Actor(ActorType.SUPERVISOR, claim.owner))
+
+        def decide(moment: Moment, history: History) -> Plan[SettleAnswer]:
+            stored = dispatches.read_dispatch(moment.reading, run_id)
+            recorded = history.recorded_with(key)
+            if recorded is not None:
+                same = getattr(recorded.payload, "result", None) == result.value
+                answer = DispatchAlreadySettled(run_id) if same else DispatchFenced(run_id)
+                return Plan(lambda _, __: answer)
+            if stored is None or not _is_term(stored.dispatch, claim):
+                self._count_refused("dispatch_term", attempt_id)
+                return Plan(lambda _, __: DispatchFenced(run_id))
+            row = stored.dispatch
+            status = STATUS_AFTER[result]
+            next_at = None
+            if status is DispatchStatus.RETRY_WAIT:
+                next_at = moment.now_ms + self._backoff_ms(row.tries_since_rearm)
+            token_digest = digest(TokenPurpose.DISPATCH, claim.token)
+            change = dispatches.settled(row, token_digest, result, next_at, moment.now_ms)
+            fields: dict[str, object] = {
+                "attempt_id": attempt_id,
+                "dispatch_count": claim.dispatch_count,
+                "result": result.value,
+            }
+            payload_type = FACT_AFTER[status]
+            if payload_type is RunCancelDispatched:
+                fields["escalation"] = escalation
+            draft = Draft(payload_type.model_validate(fields), attempt_id, key)
+            settled = DispatchSettled(run_id, status, row.version + 1, next_at)
+            return Plan(lambda _, __: settled, (draft,), (change,))
+
+        return self._commands.run(call, Command(decide, _no_settle_again, lambda _: False))
+
+    def _backoff_ms(self, tries: int) -> int:
+        return backoff_ms(
+            tries,
+            base_ms=self._settings.backoff_base_ms,
+            max_ms=self._settings.backoff_max_ms,
+            exponent_cap=self._settings.backoff_exponent_cap,
+        )
+
+
+def _is_term(row: CancellationDispatch, claim: DispatchClaimed) -> bool:
+    """Whether a row is leased to exactly this term (R7.4)."""
+    return (
+        row.status is DispatchStatus.LEASED
+        and row.attempt_id == claim.target.attempt_id
+        and row.version == claim.version
+        and row.lease_owner == claim.owner
+        and row.lease_token_digest is not None
+        and matches(TokenPurpose.DISPATCH, claim.token, row.lease_token_digest)
+    )
+
+
+def _taken_over(grant: Grant, claim: DispatchClaimed) -> tuple[Draft, ...]:
+    if grant.taken_over_from is None:
+        return ()
+    attempt_id = claim.target.attempt_id
+    payload = RunCancelDispatchTakenOver(
+        attempt_id=attempt_id, dispatch_count=claim.dispatch_count, previous_owner=grant.taken_over_from
+    )
+    return (Draft(payload, attempt_id, takeover_key(attempt_id, claim.dispatch_count)),)
+
+
+def _exhausted(row: CancellationDispatch, now_ms: int) -> Plan[ClaimOfDispatch]:
+    """Block a row whose tries are used up, instead of claiming it (R7.5)."""
+    payload = RunCancelDispatchBlocked(
+        attempt_id=row.attempt_id, dispatch_count=row.dispatch_count, result=DispatchResult.LIMIT.value
+    )
+    key = limit_key(row.attempt_id, row.dispatch_count)
+    change = dispatches.changed(row, DispatchStatus.BLOCKED, DispatchResult.LIMIT, now_ms, tries=row.tries_since_rearm)
+    answer = DispatchNotClaimed(row.run_id, ClaimAnswer.BLOCKED)
+    return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), (change,))
+
+
+def _not_claimed(answer: ClaimAnswer) -> Plan[ClaimOfDispatch]:
+    return Plan(lambda history, _: DispatchNotClaimed(history.run_id, answer))
+
+
+def _requested(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
+    return CancelRequested(history.run_id, history.run.status, history.version, _intent_at(history))
+
+
+def _requested_before(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
+    return AlreadyRequested(history.run_id, history.run.status, _intent_at(history))
+
+
+def _terminal(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
+    return AlreadyTerminal(history.run_id, history.run.status)
+
+
+def _again(history: History) -> RequestAnswer:
+    return _terminal(history, ()) if history.run.terminal else _requested_before(history, ())
+
+
+def _intent_at(history: History) -> int:
+    intent = history.run.intent
+    return 0 if intent is None else intent.requested_at_ms
+
+
+def _no_claim_again(history: History) -> ClaimOfDispatch:
+    msg = f"a claim of the dispatch of run {history.run_id} takes no dedupe key"
+    raise LookupError(msg)
+
+
+def _no_settle_again(history: History) -> SettleAnswer:
+    msg = f"a settle of the dispatch of run {history.run_id} knows itself by its own key"
+    raise LookupError(msg)

@@ -1,0 +1,8 @@
+"""Every table there is: importing ``metadata`` from here makes sure that all modules with tables have been read."""
+
+from __future__ import annotations
+
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, metadata, runs
+
+__all__ = ["attempts", "cancellation_dispatches", "executions", "facts", "ledger_meta", "metadata", "runs"]

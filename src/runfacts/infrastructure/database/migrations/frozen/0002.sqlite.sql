@@ -1,0 +1,61 @@
+-- Frozen with revision 0002: the table of cancellation dispatches.
+CREATE TABLE cancellation_dispatches (
+    run_id TEXT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    executor_type TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    status TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    dispatch_count INTEGER NOT NULL,
+    tries_since_rearm INTEGER NOT NULL,
+    next_attempt_at_ms INTEGER,
+    due_at_ms INTEGER,
+    lease_owner TEXT,
+    lease_token_digest TEXT,
+    lease_expires_at_ms INTEGER,
+    lease_boot_id TEXT,
+    lease_expires_boot_ms INTEGER,
+    last_result TEXT,
+    last_dispatched_at_ms INTEGER,
+    created_at_ms INTEGER NOT NULL,
+    updated_at_ms INTEGER NOT NULL,
+    CONSTRAINT pk_cancellation_dispatches PRIMARY KEY (run_id),
+    CONSTRAINT fk_cancellation_dispatches_run_id FOREIGN KEY(run_id) REFERENCES runs (run_id),
+    CONSTRAINT ck_cancellation_dispatches_run_id CHECK (length(run_id) = 36),
+    CONSTRAINT ck_cancellation_dispatches_attempt_id CHECK (length(attempt_id) = 36),
+    CONSTRAINT ck_cancellation_dispatches_lease_boot_id CHECK (lease_boot_id IS NULL OR length(lease_boot_id) = 36),
+    CONSTRAINT ck_cancellation_dispatches_lease_token_digest CHECK (lease_token_digest IS NULL OR length(lease_token_digest) = 64),
+    CONSTRAINT ck_cancellation_dispatches_executor_type CHECK (length(executor_type) BETWEEN 1 AND 200),
+    CONSTRAINT ck_cancellation_dispatches_lease_owner CHECK (lease_owner IS NULL OR length(lease_owner) BETWEEN 1 AND 200),
+    CONSTRAINT ck_cancellation_dispatches_version CHECK (version >= 0),
+    CONSTRAINT ck_cancellation_dispatches_dispatch_count CHECK (dispatch_count >= 0),
+    CONSTRAINT ck_cancellation_dispatches_tries_since_rearm CHECK (tries_since_rearm >= 0),
+    CONSTRAINT ck_cancellation_dispatches_next_attempt_at_ms CHECK (next_attempt_at_ms IS NULL OR next_attempt_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_due_at_ms CHECK (due_at_ms IS NULL OR due_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_lease_expires_at_ms CHECK (lease_expires_at_ms IS NULL OR lease_expires_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_lease_expires_boot_ms CHECK (lease_expires_boot_ms IS NULL OR lease_expires_boot_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_last_dispatched_at_ms CHECK (last_dispatched_at_ms IS NULL OR last_dispatched_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_created_at_ms CHECK (created_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_updated_at_ms CHECK (updated_at_ms >= 0),
+    CONSTRAINT ck_cancellation_dispatches_scope CHECK (scope IS NOT NULL AND length(scope) <= 256),
+    CONSTRAINT ck_cancellation_dispatches_status CHECK (status IN ('blocked', 'dispatched', 'leased', 'pending', 'retry_wait')),
+    CONSTRAINT ck_cancellation_dispatches_last_result CHECK (last_result IS NULL OR last_result IN ('abandoned', 'already_exited', 'controller_missing', 'dispatch_error', 'group_survivors', 'handle_missing', 'identity_mismatch', 'invalid', 'limit', 'not_permitted', 'pid_mismatch', 'scope_mismatch', 'termination_requested', 'unsupported')),
+    CONSTRAINT ck_cancellation_dispatches_lease_held CHECK (status IN ('leased') AND lease_owner IS NOT NULL OR (status NOT IN ('leased')) AND lease_owner IS NULL),
+    CONSTRAINT ck_cancellation_dispatches_lease_token CHECK (status IN ('leased') AND lease_token_digest IS NOT NULL OR (status NOT IN ('leased')) AND lease_token_digest IS NULL),
+    CONSTRAINT ck_cancellation_dispatches_lease_expiry CHECK (status IN ('leased') AND lease_expires_at_ms IS NOT NULL OR (status NOT IN ('leased')) AND lease_expires_at_ms IS NULL),
+    CONSTRAINT ck_cancellation_dispatches_lease_count CHECK (dispatch_count >= 1 OR status IN ('blocked', 'pending')),
+    CONSTRAINT ck_cancellation_dispatches_next_attempt CHECK (status IN ('retry_wait') AND next_attempt_at_ms IS NOT NULL OR (status NOT IN ('retry_wait')) AND next_attempt_at_ms IS NULL),
+    CONSTRAINT ck_cancellation_dispatches_due CHECK (due_at_ms IS NULL OR status IN ('leased', 'pending', 'retry_wait')),
+    CONSTRAINT ck_cancellation_dispatches_result CHECK (status IN ('dispatched') AND last_result IS NOT NULL AND last_result IN ('already_exited', 'termination_requested') OR status IN ('blocked') AND last_result IS NOT NULL AND last_result IN ('abandoned', 'group_survivors', 'identity_mismatch', 'invalid', 'limit', 'not_permitted', 'pid_mismatch', 'scope_mismatch', 'unsupported') OR status IN ('retry_wait') AND last_result IS NOT NULL OR status IN ('leased', 'pending')),
+    CONSTRAINT ck_cancellation_dispatches_dispatched CHECK (last_dispatched_at_ms IS NULL OR dispatch_count >= 1),
+    CONSTRAINT ck_cancellation_dispatches_counts CHECK (tries_since_rearm <= dispatch_count),
+    CONSTRAINT ck_cancellation_dispatches_updated CHECK (updated_at_ms >= created_at_ms),
+    CONSTRAINT ck_cancellation_dispatches_boot_lease CHECK ((status IN ('leased') AND lease_boot_id IS NOT NULL OR (status NOT IN ('leased')) AND lease_boot_id IS NULL) AND (status IN ('leased') AND lease_expires_boot_ms IS NOT NULL OR (status NOT IN ('leased')) AND lease_expires_boot_ms IS NULL))
+)
+ STRICT;
+
+CREATE INDEX ix_cancellation_dispatches_blocked ON cancellation_dispatches (updated_at_ms, run_id) WHERE status IN ('blocked');
+
+CREATE INDEX ix_cancellation_dispatches_due ON cancellation_dispatches (executor_type, scope, due_at_ms, run_id) WHERE due_at_ms IS NOT NULL;
+
+CREATE INDEX ix_cancellation_dispatches_leased ON cancellation_dispatches (executor_type, scope, lease_expires_boot_ms) WHERE status IN ('leased');

@@ -1,0 +1,15 @@
+"""Cancellation: the table of dispatches."""
+
+from __future__ import annotations
+
+from alembic import op
+
+from runfacts.infrastructure.database.migrations import run_frozen
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Run the SQL that was frozen with this revision."""
+    run_frozen(op.get_bind(), revision)
