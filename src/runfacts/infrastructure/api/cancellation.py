@@ -28,6 +28,8 @@ from runfacts.domain.cancellation.terms import (
     AlreadyRequested,
     AlreadyTerminal,
     CancelRequested,
+    CandidatePage,
+    Cursor,
     DispatchAlreadySettled,
     DispatchClaimed,
     DispatchFenced,
@@ -53,6 +55,7 @@ from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores import dispatches
+from runfacts.infrastructure.stores.dispatch_queue import read_due
 from runfacts.infrastructure.stores.writes import fence
 from runfacts.infrastructure.tokens import new_token
 
@@ -116,6 +119,21 @@ class Cancellation(LedgerCore):
             return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
 
         return self._commands.run(call, Command(decide, _again, same))
+
+    def due_dispatches(
+        self,
+        served: tuple[tuple[str, str], ...],
+        *,
+        cutoff_ms: int | None = None,
+        after: Cursor | None = None,
+        limit: int,
+    ) -> tuple[CandidatePage, int]:
+        """See ``CancellationDispatches``."""
+        with self._database.reading() as reading:
+            now_ms = reading.now_ms()
+            cutoff_ms = now_ms if cutoff_ms is None else cutoff_ms
+            page = read_due(reading, served, now_ms=now_ms, cutoff_ms=cutoff_ms, after=after, limit=limit)
+        return page, cutoff_ms
 
     def claim_dispatch(
         self,
