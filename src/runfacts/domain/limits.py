@@ -24,6 +24,8 @@ RECEIPT_MAX: Final = 4_096
 """Longest completion receipt, in bytes (R10.2)."""
 PAYLOAD_MAX: Final = 16_384
 """Longest payload of a fact, in bytes of UTF-8 JSON (R3.6)."""
+TIME_MAX: Final = 1 << 52
+"""Every moment and every length of time is below it, in milliseconds: a whole number to every reader of JSON."""
 
 _MINUTE = 60_000
 
