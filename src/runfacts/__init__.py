@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from runfacts.domain.decisions import Refusal
     from runfacts.domain.errors import (
         AttemptNotFound,
+        CheckpointLost,
         Conflict,
         Contended,
         DatabaseBusy,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         NotAllowed,
         NotFound,
         OutcomeUnknown,
+        ReaderRefused,
         RunfactsError,
         RunNotFound,
         RunVersionConflict,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         UnsupportedPlatform,
     )
     from runfacts.domain.facts import Fact, UnknownPayload
+    from runfacts.domain.feeds import Checkpoint, FeedHealth, FeedPage, Waiting
     from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
     from runfacts.domain.limits import Settings
     from runfacts.domain.outcomes import Outcome
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
         RunView,
         VerifyReport,
     )
+    from runfacts.infrastructure.api.feed import Following
     from runfacts.infrastructure.ledger import Ledger
 
 __all__ = [
@@ -94,6 +98,8 @@ __all__ = [
     "AttemptStatus",
     "AttemptView",
     "CancellationView",
+    "Checkpoint",
+    "CheckpointLost",
     "Claimed",
     "Conflict",
     "Contended",
@@ -109,7 +115,10 @@ __all__ = [
     "ExecutionOwner",
     "ExecutionView",
     "Fact",
+    "FeedHealth",
+    "FeedPage",
     "Finished",
+    "Following",
     "ForeignMachine",
     "Head",
     "IdempotencyConflict",
@@ -133,6 +142,7 @@ __all__ = [
     "OutcomeKind",
     "OutcomeUnknown",
     "Page",
+    "ReaderRefused",
     "Recorded",
     "Refusal",
     "RenewalRefused",
@@ -158,6 +168,7 @@ __all__ = [
     "UnsuitableConnection",
     "UnsupportedPlatform",
     "VerifyReport",
+    "Waiting",
 ]
 
 _NAMES_BY_MODULE = {
@@ -185,6 +196,7 @@ _NAMES_BY_MODULE = {
     "runfacts.domain.decisions": ("Refusal",),
     "runfacts.domain.errors": (
         "AttemptNotFound",
+        "CheckpointLost",
         "Conflict",
         "Contended",
         "DatabaseBusy",
@@ -207,6 +219,7 @@ _NAMES_BY_MODULE = {
         "NotAllowed",
         "NotFound",
         "OutcomeUnknown",
+        "ReaderRefused",
         "RunNotFound",
         "RunVersionConflict",
         "RunfactsError",
@@ -220,6 +233,12 @@ _NAMES_BY_MODULE = {
     "runfacts.domain.facts": (
         "Fact",
         "UnknownPayload",
+    ),
+    "runfacts.domain.feeds": (
+        "Checkpoint",
+        "FeedHealth",
+        "FeedPage",
+        "Waiting",
     ),
     "runfacts.domain.lifecycle": (
         "AttemptStatus",
@@ -246,6 +265,7 @@ _NAMES_BY_MODULE = {
         "RunView",
         "VerifyReport",
     ),
+    "runfacts.infrastructure.api.feed": ("Following",),
     "runfacts.infrastructure.ledger": ("Ledger",),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

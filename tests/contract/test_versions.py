@@ -66,7 +66,7 @@ def test_of_two_connections_on_one_named_version_one_wins(ledger_factory: ThrowA
     def claim(ledger: Ledger) -> Claimed | NotClaimable:
         return ledger.claim(run_id, actor=WORKER, executor_type="batch", expected_version=2)
 
-    with listening(slow, CallAt("sql:before:insert_execution", answers_of(lambda: claim(fast), answers))):
+    with listening(slow, CallAt("sql:before:commit", answers_of(lambda: claim(fast), answers))):
         if one_writer(slow):
             assert isinstance(claim(slow), Claimed)
             assert isinstance(answers[0], DatabaseBusy)
@@ -85,7 +85,7 @@ def test_an_overtaken_command_without_a_version_is_decided_again(ledger_factory:
     slow, fast = ledger_factory(), ledger_factory(busy_timeout_ms=0)
     run_id = created(slow)
     answers: list[object] = []
-    overtaking = CallAt("sql:before:update_run", answers_of(lambda: fast.queue(run_id, actor=WORKER), answers))
+    overtaking = CallAt("sql:before:commit", answers_of(lambda: fast.queue(run_id, actor=WORKER), answers))
     with listening(slow, overtaking):
         answer = slow.queue(run_id, actor=ANA)
     if one_writer(slow):
@@ -105,7 +105,7 @@ def test_a_lost_claim_is_an_answer_not_an_error(ledger_factory: ThrowAwayLedgers
     def claim(ledger: Ledger) -> Claimed | NotClaimable:
         return ledger.claim(run_id, actor=WORKER, executor_type="batch")
 
-    with listening(slow, CallAt("sql:before:update_run", answers_of(lambda: claim(fast), answers))):
+    with listening(slow, CallAt("sql:before:commit", answers_of(lambda: claim(fast), answers))):
         answer = claim(slow)
     if one_writer(slow):
         assert isinstance(answer, Claimed)
@@ -119,11 +119,11 @@ def test_a_command_that_loses_every_race_gives_up_without_a_trace(ledger_factory
     ledger = ledger_factory(decide_retries=2)
     run_id = created(ledger)
     recorded = RecordedSteps()
-    losing = AllSteps(recorded, FailAt("sql:after:update_run", LostRace("update_run"), nth=0))
+    losing = AllSteps(recorded, FailAt("sql:before:commit", LostRace("update_run"), nth=0))
     with unchanged(ledger), listening(ledger, losing), pytest.raises(Contended) as caught:
         ledger.queue(run_id, actor=ANA)
     assert (caught.value.run_id, caught.value.tries) == (run_id, 3)
-    assert recorded.names.count("sql:before:select_history") == 3
+    assert recorded.names.count("sql:before:select_ground") == 3
     assert isinstance(ledger.queue(run_id, actor=ANA), Recorded)
 
 
@@ -136,7 +136,7 @@ def test_a_race_lost_to_others_again_and_again_is_contended(ledger_factory: Thro
     def report(ledger: Ledger, sequence: int) -> object:
         return ledger.finish(claim, Outcome.failed(exit_code=1), actor=WORKER, sequence=sequence)
 
-    overtaking = CallAt("sql:before:count_callback", answers_of(lambda: report(fast, next(sequences)), answers), nth=0)
+    overtaking = CallAt("sql:before:commit", answers_of(lambda: report(fast, next(sequences)), answers), nth=0)
     with listening(slow, overtaking):
         if one_writer(slow):
             assert isinstance(report(slow, 1_000), LateCallback)

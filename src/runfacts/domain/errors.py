@@ -32,6 +32,8 @@ Every error that this library raises on purpose.
     - ForeignMachine             the SQLite ledger belongs to another machine or lies on a network (R5.2)
     - UnsuitableConnection       a caller's connection cannot carry our writes (R4.5)
     - OutcomeUnknown             the connection broke after COMMIT was sent and nobody can be asked (R4.6)
+    - ReaderRefused              facts cannot be read in order there (R3.9)
+    - CheckpointLost             another fact, or none, is where the checkpoint was taken (R3.9)
 
 Messages are one line, for people, and hold no secret. Fields carry what a program needs.
 """
@@ -262,3 +264,25 @@ class UnsuitableConnection(DatabaseError):
 
 class OutcomeUnknown(DatabaseError):
     """The connection broke after COMMIT was sent, and the database cannot be asked what became of it (R4.6)."""
+
+
+class ReaderRefused(DatabaseError):
+    """Facts cannot be read in order there: a premise of the order does not hold (R3.9)."""
+
+    def __init__(self, premise: str, reason: str) -> None:
+        """Name the premise, as ``runfacts doctor`` does, and say what was found."""
+        self.premise = premise
+        super().__init__(f"facts cannot be read in order: {reason}")
+
+
+class CheckpointLost(DatabaseError):
+    """Another fact, or none, is where the checkpoint was taken: the database is not what it was (R3.9)."""
+
+    def __init__(self, position: int, found: str | None) -> None:
+        """Name the position and the hash that is there now, if any."""
+        self.position = position
+        self.found = found
+        super().__init__(
+            f"position {position} {'holds no fact any more' if found is None else 'holds another fact'}, not the one of"
+            " the checkpoint: the database was restored, or a fail-over lost facts"
+        )

@@ -24,6 +24,8 @@ RECEIPT_MAX: Final = 4_096
 """Longest completion receipt, in bytes (R10.2)."""
 PAYLOAD_MAX: Final = 16_384
 """Longest payload of a fact, in bytes of UTF-8 JSON (R3.6)."""
+TIME_MAX: Final = 1 << 52
+"""Every moment and every length of time is below it, in milliseconds: a whole number to every reader of JSON."""
 
 _MINUTE = 60_000
 _DAY = 24 * 60 * _MINUTE
@@ -68,6 +70,8 @@ class Settings(BaseModel):
     """How often a host looks at its command."""
     fact_page: Annotated[int, Field(ge=1, le=500)] = 100
     """Facts or Runs in a page, where the caller says nothing."""
+    feed_poll_ms: Annotated[int, Field(ge=10, le=_MINUTE)] = 1_000
+    """How long a follower of the feed waits for a wake-up before it looks by itself; a tenth of it on SQLite (R3.9)."""
     busy_timeout_ms: Annotated[int, Field(ge=0, le=_MINUTE)] = 5_000
     """How long SQLite waits for another writer (R4.4)."""
     decide_retries: Annotated[int, Field(ge=1, le=64)] = 8

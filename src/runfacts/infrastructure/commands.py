@@ -38,6 +38,7 @@ from runfacts.domain.texts import KEY_MAX, is_plain_name
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
+from runfacts.infrastructure.database.wakeups import Wakeups
 from runfacts.infrastructure.stores.executions import Execution
 from runfacts.infrastructure.stores.facts import INSERT_FACT, read_facts
 from runfacts.infrastructure.stores.ground import brought_up_to, read_ground
@@ -128,6 +129,8 @@ class Commands:
         self._database = database
         self._tries = decide_retries + 1
         self._kept = KeptHistories()
+        self.wakeups = Wakeups(database)
+        """Where everybody hears of facts that are committed here."""
 
     def run(self, call: Call, command: Command[Answer]) -> Answer:
         """Run a command to its answer.
@@ -153,12 +156,18 @@ class Commands:
                 if sent is not None and sent.unanswered is not None:
                     raise sent.unanswered from error
                 raise
-            if attempt.history is not None and call.connection is None:
-                self._kept.put(attempt.history)
+            if call.connection is None:
+                self._committed(attempt)
             return attempt.answer[0]
         if sent is not None and sent.unanswered is not None:
             raise sent.unanswered
         raise Contended(call.run_id, self._tries)
+
+    def _committed(self, attempt: _Try[Answer]) -> None:
+        if attempt.history is not None:
+            self._kept.put(attempt.history)
+        if attempt.facts:
+            self.wakeups.announce()
 
     def _transaction(self, call: Call) -> AbstractContextManager[Transaction]:
         if call.connection is None:
@@ -204,8 +213,13 @@ class Commands:
             attempt.plan = plan
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
+<<<<<<< HEAD
         elif plan.changes:
             transaction.write(plan.changes, INSERT_FACT, [])
+=======
+            if call.connection is not None:
+                self.wakeups.announce_within(transaction)
+>>>>>>> main
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history

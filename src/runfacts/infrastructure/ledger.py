@@ -13,17 +13,24 @@ from types import TracebackType
 from typing import Self
 
 from runfacts.domain.limits import Settings
+<<<<<<< HEAD
 from runfacts.infrastructure.api.cancellation import Cancellation
+=======
+from runfacts.infrastructure.api.feed import Feed
+>>>>>>> main
 from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
-from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
+<<<<<<< HEAD
 class Ledger(RunCommands, Cancellation, Receipts):
+=======
+class Ledger(RunCommands, Receipts, Feed):
+>>>>>>> main
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     @classmethod
@@ -63,13 +70,10 @@ class Ledger(RunCommands, Cancellation, Receipts):
         )
         return cls(database, settings, machine_id)
 
-    @property
-    def database(self) -> Database:
-        """The database, for tools that look after it."""
-        return self._database
-
     def close(self) -> None:
-        """Close every connection. A closed ledger cannot be used; closing it again does nothing."""
+        """Close every connection and end who follows. A closed ledger cannot be used; closing again does nothing."""
+        self._commands.wakeups.close()
+        self._ordered.close()
         self._database.close()
 
     def __enter__(self) -> Self:

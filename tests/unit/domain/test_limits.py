@@ -17,6 +17,7 @@ SETTINGS = {
     "gate_timeout_ms": (30_000, 100, 600_000),
     "poll_ms": (50, 1, 10_000),
     "fact_page": (100, 1, 500),
+    "feed_poll_ms": (1_000, 10, 60_000),
     "busy_timeout_ms": (5_000, 0, 60_000),
     "decide_retries": (8, 1, 64),
     "wal_limit_bytes": (67_108_864, 1_048_576, 1_099_511_627_776),

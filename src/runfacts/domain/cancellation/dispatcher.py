@@ -171,7 +171,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - a controller is the embedder's; its failure is a result (R7.4)
             self._on_error(claim.target.run_id, error)
             return StopResult(DispatchResult.DISPATCH_ERROR)
-        if not isinstance(outcome, StopResult) or outcome.result not in SETTLED:
+        if outcome.result not in SETTLED:
             return StopResult(DispatchResult.DISPATCH_ERROR)
         return outcome
 

@@ -16,12 +16,12 @@ from runfacts.domain.answers import (
     StartRefused,
 )
 from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import AttemptNotFound, InvalidValue, TokenRefused
+from runfacts.domain.errors import AttemptNotFound, InvalidValue, LegacyRun, TokenRefused
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, digest, matches
-from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus, IntentKind, RunStatus
+from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus, ExecutionOwner, IntentKind, RunStatus
 from runfacts.domain.payloads import AttemptClaimed
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
@@ -189,13 +189,15 @@ class AttemptCommands(LedgerCore):
     def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
         """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
 
-        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused`` and
-        ``AttemptNotFound``.
+        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused``,
+        ``AttemptNotFound`` and ``LegacyRun``.
         """
         lease_ms = self._lease_ms(lease_ms)
         attempt_id = canonical_id("attempt id", claim.attempt_id)
         with self._database.transaction() as transaction:
             execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
+            if execution.execution_owner != ExecutionOwner.RUNTIME:
+                raise LegacyRun(claim.run_id)
             if AttemptStatus(execution.attempt_status) in ACTIVE_ATTEMPT:
                 lease = self._lease(transaction.now_ms(), lease_ms)
                 renewal = {

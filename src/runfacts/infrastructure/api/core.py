@@ -20,6 +20,7 @@ from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.executions import LeaseTimes
 from runfacts.infrastructure.stores.facts import read_history
+from runfacts.infrastructure.stores.ordered import OrderedReader
 
 log: Final = logging.getLogger("runfacts")
 
@@ -33,8 +34,14 @@ class LedgerCore:
         self._settings = settings
         self._machine_id = machine_id
         self._commands = Commands(database, settings.decide_retries)
+        self._ordered = OrderedReader(database)
         self._refused: Counter[str] = Counter()
         self._refused_lock = Lock()
+
+    @property
+    def database(self) -> Database:
+        """The database, for tools that look after it."""
+        return self._database
 
     @property
     def settings(self) -> Settings:

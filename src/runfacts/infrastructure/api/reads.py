@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from runfacts.domain.errors import AttemptNotFound, InvalidValue, RunNotFound
+from runfacts.domain.errors import AttemptNotFound, InvalidCursor, InvalidValue, MalformedId, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import RunStatus
+from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.domain.views import Difference, ExecutionView, Head, Page, RunSummary, RunView, VerifyReport
 from runfacts.infrastructure.api.core import LedgerCore, history_of, plain
@@ -80,6 +81,9 @@ class Reads(LedgerCore):
             plain("actor_id", actor_id, KEY_MAX)
         for name in types:
             plain("type", name, NAME_MAX)
+        for name, moment in (("since_ms", since_ms), ("until_ms", until_ms)):
+            if moment is not None and not -TIME_MAX < moment < TIME_MAX:
+                raise InvalidValue(name, "is no moment in milliseconds")
         wanted = AuditFilter(
             run_id=None if run_id is None else canonical_id("run id", run_id),
             attempt_id=None if attempt_id is None else canonical_id("attempt id", attempt_id),
@@ -107,6 +111,14 @@ class Reads(LedgerCore):
         self, executor_type: str, scope: str, *, limit: int | None = None, after: str | None = None
     ) -> Page[ExecutionView]:
         """Give the executions of active Attempts of one executor type and scope that keep a receipt, by Attempt id."""
+        plain("executor_type", executor_type, NAME_MAX)
+        if scope:
+            plain("scope", scope, KEY_MAX)
+        if after is not None:
+            try:
+                after = canonical_id("attempt id", after)
+            except MalformedId:
+                raise InvalidCursor from None
         with self._database.reading() as reading:
             return read_open_executions(reading, executor_type, scope, limit=self._page(limit), after=after)
 

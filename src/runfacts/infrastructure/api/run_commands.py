@@ -11,6 +11,7 @@ from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import ExecutionOwner
+from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.payloads import RunCreated, RunQueued
 from runfacts.domain.retry import RetryPolicy
 from runfacts.domain.texts import NAME_MAX
@@ -21,8 +22,6 @@ from runfacts.infrastructure.stores.board import find_by_key
 from runfacts.infrastructure.stores.facts import read_history
 from runfacts.infrastructure.stores.view import view_of
 from runfacts.infrastructure.tokens import new_id
-
-_TIME_MAX = 1 << 52
 
 
 class RunCommands(LedgerCore):
@@ -136,6 +135,6 @@ def _never(history: History) -> Created | AlreadyCreated:
 
 
 def _time(name: str, value: int | None) -> int | None:
-    if value is not None and not 0 < value < _TIME_MAX:
-        raise InvalidValue(name, f"is not between 1 and {_TIME_MAX} milliseconds")
+    if value is not None and not 0 < value < TIME_MAX:
+        raise InvalidValue(name, f"is not between 1 and {TIME_MAX} milliseconds")
     return value

@@ -88,9 +88,14 @@ _TIME: Final = _statement(
 
 def defences(database: Database) -> tuple[Defence, ...]:
     """Return every defence of this database and whether it is in force. Reads only."""
-    found = _sqlite if database.dialect == SQLITE else _postgresql
     with database.reading() as reading:
-        return tuple(found(database, reading))
+        return defences_seen(database, reading)
+
+
+def defences_seen(database: Database, reading: Reading) -> tuple[Defence, ...]:
+    """Return the defences as one connection of the database sees them."""
+    found = _sqlite if database.dialect == SQLITE else _postgresql
+    return tuple(found(database, reading))
 
 
 def _sqlite(database: Database, reading: Reading) -> Iterator[Defence]:

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 from runfacts.domain.errors import InvalidCursor, MalformedId
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import RunStatus
+from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.views import Page, RunSummary
 from runfacts.infrastructure.database.dialects import one_of
 from runfacts.infrastructure.database.statements import Statement
@@ -102,6 +103,9 @@ def _cursor(last: RunSummary) -> str:
 def _place(cursor: str) -> tuple[int, str]:
     try:
         at_ms, _, run_id = urlsafe_b64decode(cursor.encode()).decode().partition(":")
-        return int(at_ms), canonical_id("run id", run_id)
+        place = int(at_ms), canonical_id("run id", run_id)
     except (ValueError, MalformedId):
         raise InvalidCursor from None
+    if not 0 <= place[0] < TIME_MAX:
+        raise InvalidCursor
+    return place

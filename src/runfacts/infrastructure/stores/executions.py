@@ -69,6 +69,7 @@ SELECT_HOLDING: Final = Statement(
         attempts.c.status,
         runs.c.status,
         runs.c.intent_kind,
+        runs.c.execution_owner,
     )
     .join_from(executions, attempts, attempts.c.attempt_id == executions.c.attempt_id)
     .join(runs, runs.c.run_id == executions.c.run_id)
@@ -96,6 +97,7 @@ class Holding:
     attempt_status: str
     run_status: str
     intent_kind: str | None
+    execution_owner: str
 
 
 @dataclass(frozen=True, slots=True)
