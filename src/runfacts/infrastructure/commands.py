@@ -213,13 +213,10 @@ class Commands:
             attempt.plan = plan
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
-<<<<<<< HEAD
-        elif plan.changes:
-            transaction.write(plan.changes, INSERT_FACT, [])
-=======
             if call.connection is not None:
                 self.wakeups.announce_within(transaction)
->>>>>>> main
+        elif plan.changes:
+            transaction.write(plan.changes, INSERT_FACT, [])
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history

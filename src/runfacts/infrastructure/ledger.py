@@ -13,11 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from runfacts.domain.limits import Settings
-<<<<<<< HEAD
 from runfacts.infrastructure.api.cancellation import Cancellation
-=======
 from runfacts.infrastructure.api.feed import Feed
->>>>>>> main
 from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
@@ -26,11 +23,7 @@ from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
-<<<<<<< HEAD
-class Ledger(RunCommands, Cancellation, Receipts):
-=======
-class Ledger(RunCommands, Receipts, Feed):
->>>>>>> main
+class Ledger(RunCommands, Cancellation, Receipts, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     @classmethod
