@@ -41,7 +41,7 @@ from runfacts.infrastructure.database.transactions import Change, Reading, Trans
 from runfacts.infrastructure.database.wakeups import Wakeups
 from runfacts.infrastructure.stores.executions import Execution
 from runfacts.infrastructure.stores.facts import INSERT_FACT, read_facts
-from runfacts.infrastructure.stores.ground import brought_up_to, read_ground
+from runfacts.infrastructure.stores.ground import Ground, brought_up_to, read_ground
 from runfacts.infrastructure.stores.kept import KeptHistories
 from runfacts.infrastructure.stores.writes import Before, write
 
@@ -182,16 +182,7 @@ class Commands:
         attempt: _Try[Answer],
         sent: _Try[Answer] | None,
     ) -> None:
-        ground = read_ground(transaction, call.run_id, call.attempt_id)
-        if ground is not None:
-            # In a caller's transaction there may be facts of this Run that are never committed: nothing is kept from
-            # there.
-            kept = self._kept.take(call.run_id) if call.connection is None else None
-            history = brought_up_to(transaction, call.run_id, ground, kept)
-        elif command.begin is not None:
-            history = History(call.run_id, command.begin)
-        else:
-            raise RunNotFound(call.run_id)
+        history, ground = self._read(transaction, call, command)
         if sent is not None and sent.plan is not None and (landed := _landed(transaction, history, sent.facts)):
             attempt.answer.append(sent.plan.answer(History.of(landed), landed[-len(sent.facts) :]))
             return
@@ -204,11 +195,11 @@ class Commands:
         if call.expected_version is not None and call.expected_version != history.version:
             raise RunVersionConflict(call.run_id, call.expected_version, history.version)
         before = Before.of(history)
-        now_ms = transaction.now_ms() if ground is None else ground.now_ms
-        plan = command.decide(Moment(transaction, now_ms, None if ground is None else ground.execution), history)
+        moment = _moment(transaction, ground)
+        plan = command.decide(moment, history)
         facts: tuple[Fact, ...] = ()
         if plan.drafts:
-            by = RecordedBy(call.actor, now_ms, call.correlation_id, call.causation_id)
+            by = RecordedBy(call.actor, moment.now_ms, call.correlation_id, call.causation_id)
             facts = history.record(_keyed(plan.drafts, call.dedupe_key), by)
             attempt.plan = plan
             attempt.facts = facts
@@ -220,6 +211,24 @@ class Commands:
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history
+
+    def _read(self, transaction: Transaction, call: Call, command: Command[Answer]) -> tuple[History, Ground | None]:
+        """Read the Run as it is, or begin it (``RunNotFound``)."""
+        ground = read_ground(transaction, call.run_id, call.attempt_id)
+        if ground is not None:
+            # In a caller's transaction there may be facts of this Run that are never committed: nothing is kept from
+            # there.
+            kept = self._kept.take(call.run_id) if call.connection is None else None
+            return brought_up_to(transaction, call.run_id, ground, kept), ground
+        if command.begin is None:
+            raise RunNotFound(call.run_id)
+        return History(call.run_id, command.begin), None
+
+
+def _moment(transaction: Transaction, ground: Ground | None) -> Moment:
+    if ground is None:
+        return Moment(transaction, transaction.now_ms(), None)
+    return Moment(transaction, ground.now_ms, ground.execution)
 
 
 def _keyed(drafts: tuple[Draft, ...], dedupe_key: str | None) -> tuple[Draft, ...]:
