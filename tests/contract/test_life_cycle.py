@@ -373,6 +373,7 @@ def test_the_current_state_is_what_the_facts_amount_to(ledger: Ledger, manual_cl
         "intent_kind": None,
         "deadline_at_ms": EPOCH_MS + 90_000,
         "retry_due_at_ms": None,
+        "attested": 0,
         "created_at_ms": EPOCH_MS,
         "updated_at_ms": EPOCH_MS + 40,
         "finished_at_ms": None,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from eventsourcing.domain import BaseAggregate
 
 from runfacts.domain.lifecycle import TERMINAL_RUN, ExecutionOwner, IntentKind, RunStatus
+from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.payloads import (
     Payload,
     RunCancelled,
@@ -25,8 +26,10 @@ from runfacts.domain.payloads import (
     RunImported,
     RunLost,
     RunQueued,
+    RunRecoveryAttested,
     RunRetryWait,
     RunRunning,
+    RunStopConfirmed,
     RunSucceeded,
     RunTimedOut,
     RunWaitingApproval,
@@ -78,6 +81,8 @@ class Run(BaseAggregate[str]):
     intent: Intent | None
     retry_due_at_ms: int | None
     group_left: bool
+    attested: bool
+    """Whether an operator's word stands where proof is missing (R6.2)."""
     created_at_ms: int
     finished_at_ms: int | None
 
@@ -98,6 +103,7 @@ class Run(BaseAggregate[str]):
         run.intent = None
         run.retry_due_at_ms = None
         run.group_left = False
+        run.attested = False
         run.created_at_ms = fact.recorded_at_ms
         run.finished_at_ms = None
         return run
@@ -130,6 +136,10 @@ class Run(BaseAggregate[str]):
                 self.group_left = payload.group_left is True
             case RunCancelRequested():
                 self.intent = Intent(payload.kind, payload.reason, fact.recorded_at_ms)
+            case RunStopConfirmed():
+                self.attested = self.attested or payload.evidence is Evidence.ATTESTED
+            case RunRecoveryAttested():
+                self.attested = True
             case RunImported():
                 self.execution_owner = payload.execution_owner
             case _:

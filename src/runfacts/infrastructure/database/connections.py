@@ -136,7 +136,9 @@ class Database:
             else:
                 driver.autocommit = True
             try:
-                _begin(cursor, "BEGIN" if sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", self.driver_error)
+                _begin(
+                    cursor, "BEGIN" if sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", self.driver_error
+                )
                 yield Reading(cursor, self)
                 driver.rollback()
             finally:

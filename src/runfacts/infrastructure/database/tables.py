@@ -29,6 +29,7 @@ from sqlalchemy import (
     UniqueConstraint,
     and_,
     func,
+    literal_column,
     not_,
     or_,
 )
@@ -169,6 +170,7 @@ runs: Final = _table(
     optional("intent_kind"),
     optional_number("deadline_at_ms"),
     optional_number("retry_due_at_ms"),
+    number("attested"),
     number("created_at_ms"),
     number("updated_at_ms"),
     optional_number("finished_at_ms"),
@@ -192,10 +194,18 @@ _partial(
 )
 _partial(
     "ix_runs_deadline",
-    and_(runs.c.deadline_at_ms.is_not(None), runs.c.finished_at_ms.is_(None)),
+    and_(runs.c.deadline_at_ms.is_not(None), runs.c.finished_at_ms.is_(None), runs.c.intent_at_ms.is_(None)),
     runs.c.deadline_at_ms,
     runs.c.run_id,
 )
+# Runs whose stop is not proven (R6.2).
+_partial(
+    "ix_runs_intended",
+    and_(runs.c.intent_at_ms.is_not(None), runs.c.finished_at_ms.is_(None)),
+    runs.c.intent_at_ms,
+    runs.c.run_id,
+)
+_partial("ix_runs_attested", runs.c.attested == literal_column("1"), runs.c.updated_at_ms, runs.c.run_id)
 lengths(runs, UUID_LENGTH, "run_id", "retry_of_run_id", "active_attempt_id")
 lengths(runs, DIGEST_LENGTH, "head_hash")
 texts(runs, project=NAME_MAX, task=NAME_MAX, idempotency_key=KEY_MAX)
@@ -205,6 +215,7 @@ check(
     runs,
     status=among(runs.c.status, RunStatus),
     execution_owner=among(runs.c.execution_owner, ExecutionOwner),
+    attested=runs.c.attested.between(0, 1),
     intent_kind=or_null(runs.c.intent_kind, among(runs.c.intent_kind, IntentKind)),
     policy=octets(runs.c.policy).between(2, POLICY_MAX),
     intent=both_or_neither(runs.c.intent_at_ms, runs.c.intent_kind),
@@ -246,7 +257,8 @@ _partial(
 )
 _partial(
     "ix_executions_deadline",
-    executions.c.deadline_at_ms.is_not(None),
+    # An ended Attempt's execution has no time to look at it again.
+    and_(executions.c.deadline_at_ms.is_not(None), executions.c.recover_at_ms.is_not(None)),
     executions.c.deadline_at_ms,
     executions.c.attempt_id,
 )

@@ -31,6 +31,7 @@ def run_state(history: History) -> Row:
         "intent_at_ms": None if intent is None else intent.requested_at_ms,
         "intent_kind": None if intent is None else intent.kind.value,
         "retry_due_at_ms": run.retry_due_at_ms,
+        "attested": int(run.attested),
         "updated_at_ms": history.recorded_at_ms,
         "finished_at_ms": run.finished_at_ms,
     }
@@ -89,6 +90,7 @@ RUN_STATE: Final = (
     "intent_at_ms",
     "intent_kind",
     "retry_due_at_ms",
+    "attested",
     "updated_at_ms",
     "finished_at_ms",
 )

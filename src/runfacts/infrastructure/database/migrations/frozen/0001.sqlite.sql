@@ -77,6 +77,7 @@ CREATE TABLE runs (
     intent_kind TEXT,
     deadline_at_ms INTEGER,
     retry_due_at_ms INTEGER,
+    attested INTEGER NOT NULL,
     created_at_ms INTEGER NOT NULL,
     updated_at_ms INTEGER NOT NULL,
     finished_at_ms INTEGER,
@@ -95,6 +96,7 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_deadline_at_ms CHECK (deadline_at_ms IS NULL OR deadline_at_ms >= 0),
     CONSTRAINT ck_runs_status CHECK (status IN ('cancelled', 'created', 'dispatching', 'failed', 'lost', 'queued', 'retry_wait', 'running', 'succeeded', 'timed_out', 'waiting_approval')),
     CONSTRAINT ck_runs_execution_owner CHECK (execution_owner IN ('legacy', 'runtime')),
+    CONSTRAINT ck_runs_attested CHECK (attested BETWEEN 0 AND 1),
     CONSTRAINT ck_runs_intent_kind CHECK (intent_kind IS NULL OR intent_kind IN ('policy', 'reconcile', 'shutdown', 'timeout', 'user')),
     CONSTRAINT ck_runs_policy CHECK (length(CAST(policy AS BLOB)) BETWEEN 2 AND 4096),
     CONSTRAINT ck_runs_intent CHECK (intent_at_ms IS NULL AND intent_kind IS NULL OR intent_at_ms IS NOT NULL AND intent_kind IS NOT NULL),
@@ -104,13 +106,17 @@ CREATE TABLE runs (
     CONSTRAINT ck_runs_updated CHECK (updated_at_ms >= created_at_ms)
 ) STRICT;
 
+CREATE INDEX ix_runs_attested ON runs (updated_at_ms, run_id) WHERE attested = 1;
+
 CREATE INDEX ix_runs_board ON runs (created_at_ms, run_id);
 
 CREATE INDEX ix_runs_board_project ON runs (project, created_at_ms, run_id);
 
 CREATE INDEX ix_runs_board_status ON runs (status, created_at_ms, run_id);
 
-CREATE INDEX ix_runs_deadline ON runs (deadline_at_ms, run_id) WHERE deadline_at_ms IS NOT NULL AND finished_at_ms IS NULL;
+CREATE INDEX ix_runs_deadline ON runs (deadline_at_ms, run_id) WHERE deadline_at_ms IS NOT NULL AND finished_at_ms IS NULL AND intent_at_ms IS NULL;
+
+CREATE INDEX ix_runs_intended ON runs (intent_at_ms, run_id) WHERE intent_at_ms IS NOT NULL AND finished_at_ms IS NULL;
 
 CREATE INDEX ix_runs_ownerless ON runs (updated_at_ms, run_id) WHERE active_attempt_id IS NULL AND status IN ('dispatching', 'running', 'waiting_approval');
 
@@ -156,7 +162,7 @@ CREATE TABLE executions (
     CONSTRAINT ck_executions_boot_lease CHECK (lease_boot_id IS NOT NULL AND lease_expires_boot_ms IS NOT NULL)
 ) STRICT;
 
-CREATE INDEX ix_executions_deadline ON executions (deadline_at_ms, attempt_id) WHERE deadline_at_ms IS NOT NULL;
+CREATE INDEX ix_executions_deadline ON executions (deadline_at_ms, attempt_id) WHERE deadline_at_ms IS NOT NULL AND recover_at_ms IS NOT NULL;
 
 CREATE INDEX ix_executions_recovery ON executions (executor_type, scope, recover_at_ms, attempt_id) WHERE recover_at_ms IS NOT NULL;
 

@@ -1,0 +1,166 @@
+"""The operators' queues of cancellations, as queries on current state (R6.2, R13.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import and_, bindparam, or_, select
+
+from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedDispatch, UnprovenStop
+from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
+from runfacts.domain.errors import InvalidCursor
+from runfacts.domain.lifecycle import AttemptStatus
+from runfacts.domain.views import Page
+from runfacts.infrastructure.database.cancellation_tables import IS_BLOCKED, IS_DUE_SOMETIME
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
+from runfacts.infrastructure.database.columns import among
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import attempts, runs
+from runfacts.infrastructure.database.transactions import Reading
+
+_DISPATCH: Final = (table.c.run_id, table.c.attempt_id, table.c.last_result, table.c.updated_at_ms, table.c.version)
+
+SELECT_BLOCKED: Final = Statement(
+    "select_blocked",
+    select(*_DISPATCH)
+    .join_from(table, runs, runs.c.run_id == table.c.run_id)
+    .where(
+        IS_BLOCKED,
+        # A row of an ended Run is history (R7.6), and an abandoned one is out of the queue (R13.2).
+        runs.c.finished_at_ms.is_(None),
+        table.c.last_result != DispatchResult.ABANDONED.value,
+        or_(
+            table.c.updated_at_ms > bindparam("after_ms"),
+            and_(table.c.updated_at_ms == bindparam("after_ms"), table.c.run_id > bindparam("after_id")),
+        ),
+    )
+    .order_by(table.c.updated_at_ms, table.c.run_id)
+    .limit(bindparam("limit")),
+)
+SELECT_UNSERVED: Final = Statement(
+    "select_unserved",
+    select(*_DISPATCH, table.c.due_at_ms)
+    .where(
+        IS_DUE_SOMETIME,
+        table.c.due_at_ms <= bindparam("before_ms"),
+        or_(
+            table.c.due_at_ms > bindparam("after_ms"),
+            and_(table.c.due_at_ms == bindparam("after_ms"), table.c.run_id > bindparam("after_id")),
+        ),
+    )
+    .order_by(table.c.due_at_ms, table.c.run_id)
+    .limit(bindparam("limit")),
+)
+_UNPROVEN: Final = select(
+    runs.c.run_id,
+    runs.c.active_attempt_id,
+    runs.c.intent_at_ms,
+    runs.c.version,
+    table.c.status,
+    table.c.last_result,
+    runs.c.updated_at_ms,
+).join_from(runs, table, table.c.run_id == runs.c.run_id, isouter=True)
+SELECT_UNPROVEN: Final = Statement(
+    "select_unproven",
+    _UNPROVEN.join(attempts, attempts.c.attempt_id == runs.c.active_attempt_id)
+    .where(
+        runs.c.intent_at_ms.is_not(None),
+        runs.c.finished_at_ms.is_(None),
+        among(attempts.c.status, [AttemptStatus.STARTING, AttemptStatus.RUNNING]),
+        or_(
+            runs.c.intent_at_ms > bindparam("after_ms"),
+            and_(runs.c.intent_at_ms == bindparam("after_ms"), runs.c.run_id > bindparam("after_id")),
+        ),
+    )
+    .order_by(runs.c.intent_at_ms, runs.c.run_id)
+    .limit(bindparam("limit")),
+)
+SELECT_ATTESTED: Final = Statement(
+    "select_attested",
+    _UNPROVEN.where(
+        runs.c.attested == 1,
+        or_(
+            runs.c.updated_at_ms > bindparam("after_ms"),
+            and_(runs.c.updated_at_ms == bindparam("after_ms"), runs.c.run_id > bindparam("after_id")),
+        ),
+    )
+    .order_by(runs.c.updated_at_ms, runs.c.run_id)
+    .limit(bindparam("limit")),
+)
+
+_FIRST: Final = "b"
+_SECOND: Final = "u"
+ATTESTED: Final = "attested"
+"""The reason of a stop that stands on an operator's word alone."""
+
+
+def read_blocked(reading: Reading, *, unserved_before_ms: int, limit: int, after: str | None) -> Page[BlockedDispatch]:
+    """Give a page of the queue: blocked ones, oldest first, then those that nobody serves."""
+    part, after_ms, after_id = _place(after)
+    items: list[tuple[str, int, BlockedDispatch]] = []
+    if part == _FIRST:
+        place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
+        for run_id, attempt_id, result, since_ms, version in reading.rows(SELECT_BLOCKED, place):
+            item = BlockedDispatch(run_id, attempt_id, result, since_ms, DIAGNOSES[result], version)
+            items.append((_FIRST, since_ms, item))
+        after_ms, after_id = -1, ""
+    if len(items) <= limit:
+        place = {
+            "after_ms": after_ms,
+            "after_id": after_id,
+            "limit": limit + 1 - len(items),
+            "before_ms": unserved_before_ms,
+        }
+        for run_id, attempt_id, _, _, version, due_at_ms in reading.rows(SELECT_UNSERVED, place):
+            item = BlockedDispatch(run_id, attempt_id, UNSERVED, due_at_ms, DIAGNOSES[UNSERVED], version)
+            items.append((_SECOND, due_at_ms, item))
+    page = items[:limit]
+    more = len(items) > limit
+    return Page(tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None)
+
+
+def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[UnprovenStop]:
+    """Give a page of stops that are not proven: those still open, then those on an operator's word."""
+    part, after_ms, after_id = _place(after)
+    items: list[tuple[str, int, UnprovenStop]] = []
+    if part == _FIRST:
+        place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
+        for run_id, attempt_id, at_ms, version, status, result, _ in reading.rows(SELECT_UNPROVEN, place):
+            reason, words = _why(status, result)
+            items.append((_FIRST, at_ms, UnprovenStop(run_id, attempt_id, reason, at_ms, words, version)))
+        after_ms, after_id = -1, ""
+    if len(items) <= limit:
+        place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1 - len(items)}
+        for run_id, attempt_id, _, version, _, _, at_ms in reading.rows(SELECT_ATTESTED, place):
+            words = "The run ended on an operator's word; no evidence of its processes' end was recorded."
+            items.append((_SECOND, at_ms, UnprovenStop(run_id, attempt_id, ATTESTED, at_ms, words, version)))
+    page = items[:limit]
+    more = len(items) > limit
+    return Page(tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None)
+
+
+def _why(status: str | None, result: str | None) -> tuple[str, str]:
+    """Say where a stop stands that is not proven."""
+    if status == DispatchStatus.DISPATCHED.value:
+        words = "The signal was delivered and no end is recorded yet: signalled, perhaps still running."
+        return "signalled", words
+    if status == DispatchStatus.BLOCKED.value and result is not None:
+        return result, DIAGNOSES[result]
+    if status == DispatchStatus.LEASED.value:
+        return "delivering", "A worker is delivering the cancellation right now."
+    if status is None:
+        return "no_dispatch", "The cancellation is requested and nobody has begun to deliver it."
+    return "waiting", "The cancellation is requested and waits for a worker of the attempt's scope to deliver it."
+
+
+def _cursor(part: str, at_ms: int, run_id: str) -> str:
+    return f"{part}{at_ms}:{run_id}"
+
+
+def _place(cursor: str | None) -> tuple[str, int, str]:
+    if cursor is None:
+        return _FIRST, -1, ""
+    part, (at_ms, colon, run_id) = cursor[:1], cursor[1:].partition(":")
+    if part not in {_FIRST, _SECOND} or not colon or not at_ms.isascii() or not at_ms.isdigit():
+        raise InvalidCursor
+    return part, min(int(at_ms), (1 << 62)), run_id
