@@ -46,6 +46,7 @@ from runfacts.domain.payloads import (
     RunQueued,
     RunRetryWait,
     RunRunning,
+    RunStopConfirmed,
     RunSucceeded,
     RunTimedOut,
     RunWaitingApproval,
@@ -66,6 +67,8 @@ class Refusal(StrEnum):
     """The retry's wait is not over (R12.1)."""
     ENDED = "ended"
     """The Run or the Attempt has ended (R2.7)."""
+    NOT_REQUESTED = "not_requested"
+    """Nobody asked the Run to stop (R13.2)."""
     GROUP_LIVES = "group_lives"
     """Members of the process group are not proven gone.
 
@@ -272,6 +275,22 @@ def request_cancellation(history: History, kind: IntentKind, reason: str | None)
     end = run_end(run.status, kind)
     require_run_transition(run.status, end)
     return Decision((requested, Draft(_RUN_END[end](reason=kind))))
+
+
+def confirm_stopped(history: History, confirmation: RunStopConfirmed) -> Decision:
+    """End a Run that was asked to stop because it is known to have stopped: Attempt and Run together (R12.2, R13.2)."""
+    run = history.run
+    if run.terminal:
+        return _ENDED
+    if run.intent is None:
+        return Decision(refusal=Refusal.NOT_REQUESTED)
+    attempt = history.active_attempt
+    confirmed = Draft(confirmation, _active_id(history))
+    if attempt is not None:
+        return Decision((confirmed, *_end_both(history, attempt)))
+    end = run_end(run.status, run.intent.kind)
+    require_run_transition(run.status, end)
+    return Decision((confirmed, Draft(_RUN_END[end](reason=run.intent.kind))))
 
 
 def _active_id(history: History) -> str | None:

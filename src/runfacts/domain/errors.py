@@ -13,6 +13,7 @@ Every error that this library raises on purpose.
     - AttemptNotFound
   + Conflict
     - RunVersionConflict         the caller named a version, and another one is current (R4.3)
+    - DispatchVersionConflict    an operator named a version of the dispatch, and another one is current (R13.2)
     - IdempotencyConflict        the key is used by a Run with another task or policy (R2.11)
     - DedupeConflict             the dedupe key is recorded with another content (R3.4)
     - Contended                  decided anew as often as allowed, and lost each race (R4.3)
@@ -21,6 +22,9 @@ Every error that this library raises on purpose.
     - LegacyRun                  another system executes this Run (R2.10)
     - UnknownFactsInRun          the Run has facts of a later release; it can be read, not changed (R3.7)
     - TokenRefused               the token is not the one given at the claim (R2.7)
+    - StillRunning               a worker is started, or its last cycle has not ended (R9.3)
+    - VerbRefused                an operator's verb does not apply now (R13.2)
+    - StillRunning               the process seems to run; force says that an operator knows better (R13.2)
   + UnsupportedPlatform          this needs Linux
   + DatabaseError
     - DatabaseUnreachable        it cannot be opened or reached
@@ -133,6 +137,17 @@ class RunVersionConflict(Conflict):
         super().__init__(f"run {run_id} is at version {actual}, not {expected}")
 
 
+class DispatchVersionConflict(Conflict):
+    """An operator named a version of a Run's dispatch, and another one is current (R13.2)."""
+
+    def __init__(self, run_id: str, expected: int, actual: int) -> None:
+        """Name the Run, the version that was expected and the one that is recorded (0: there is no dispatch)."""
+        self.run_id = run_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(f"the dispatch of run {run_id} is at version {actual}, not {expected}")
+
+
 class IdempotencyConflict(Conflict):
     """The idempotency key is used in this project by a Run with another task or policy (R2.11)."""
 
@@ -206,6 +221,34 @@ class TokenRefused(NotAllowed):
         """Name the Attempt; never the token."""
         self.attempt_id = attempt_id
         super().__init__(f"the token does not belong to attempt {attempt_id}")
+
+
+class VerbRefused(NotAllowed):
+    """An operator's verb does not apply as things stand (R13.2)."""
+
+    def __init__(self, verb: str, run_id: str, reason: str) -> None:
+        """Name the verb, the Run and what stands in the way."""
+        self.verb = verb
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(f"{verb} does not apply to run {run_id}: {reason}")
+
+
+class StillRunning(NotAllowed):
+    """The process seems to run; an operator who knows better says so with ``force`` (R13.2)."""
+
+    def __init__(self, run_id: str) -> None:
+        """Name the Run."""
+        self.run_id = run_id
+        super().__init__(f"the process of run {run_id} is running")
+
+
+class StillRunning(NotAllowed):
+    """A worker cannot be started: it is, or its last cycle has not ended since it was stopped (R9.3)."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("it runs already, or its last cycle has not ended")
 
 
 class UnsupportedPlatform(RunfactsError):

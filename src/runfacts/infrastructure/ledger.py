@@ -15,6 +15,7 @@ from typing import Self
 from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
+from runfacts.infrastructure.api.operators import Operators
 from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.run_commands import RunCommands
 from runfacts.infrastructure.database.clocks import Clock
@@ -23,7 +24,7 @@ from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 
-class Ledger(RunCommands, Cancellation, Receipts, Feed):
+class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     @classmethod

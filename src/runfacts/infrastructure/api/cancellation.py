@@ -55,6 +55,7 @@ from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores import dispatches
+from runfacts.infrastructure.stores.deadlines import read_passed
 from runfacts.infrastructure.stores.dispatch_queue import read_due
 from runfacts.infrastructure.stores.writes import fence
 from runfacts.infrastructure.tokens import new_token
@@ -119,6 +120,17 @@ class Cancellation(LedgerCore):
             return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
 
         return self._commands.run(call, Command(decide, _again, same))
+
+    def request_due_deadlines(self, *, actor: Actor, limit: int | None = None) -> int:
+        """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).
+
+        Deadlines are judged by the database's time (R5.1); on SQLite by the wall clock, which is what they were given
+        in.
+        """
+        with self._database.reading() as reading:
+            passed = read_passed(reading, self._within("fact_page", limit))
+        answers = [self.request_cancellation(run_id, actor=actor, kind=IntentKind.TIMEOUT) for run_id in passed]
+        return sum(isinstance(answer, CancelRequested) for answer in answers)
 
     def due_dispatches(
         self,

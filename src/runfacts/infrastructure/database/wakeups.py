@@ -1,5 +1,5 @@
 """
-Wake-ups: telling whoever follows the facts that there are new ones.
+Wake-ups: telling whoever follows the facts that there are new ones, and supervisors that somebody wants a Run to stop.
 
 A wake-up is a hint and carries nothing; readers also look by themselves now and then, and at a gap soon, because a
 rollback wakes nobody. Followers in the process that wrote are told directly. Those elsewhere are told on PostgreSQL by
@@ -7,6 +7,8 @@ NOTIFY, after the commit and in a statement of its own: inside, it would make al
 process sends one at most every ``QUIET_S``; facts that are committed meanwhile are found because a follower keeps
 looking for twice that time after each wake-up. Only in a caller's transaction it must be inside, since the ledger does
 not see that commit (R4.5).
+
+There is a channel for each of the two. A cancellation request is announced at once, since nobody looks for it soon.
 
 There is no thread: a follower waits in its own, on its own connection.
 """
@@ -18,6 +20,7 @@ import select
 import socket
 import time
 from contextlib import suppress
+from enum import StrEnum
 from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
@@ -36,21 +39,34 @@ log: Final = logging.getLogger("runfacts")
 QUIET_S: Final = 0.05
 """How long a process sends no further NOTIFY after one."""
 
-_CHANNEL: Final = "runfacts_facts"
+
+class Channel(StrEnum):
+    """What is listened to, by its name in the database."""
+
+    FACTS = "runfacts_facts"
+    CANCELLATIONS = "runfacts_cancellations"
+
+
 # It writes nothing that must last: no reason to wait for the disk.
-_NOTIFY: Final = f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{_CHANNEL}', '')"
-_NOTIFY_WITHIN: Final = Statement("notify", {POSTGRESQL: f"SELECT pg_notify('{_CHANNEL}', '')"})
+_NOTIFY: Final = {
+    channel: f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '')" for channel in Channel
+}
+_NOTIFY_WITHIN: Final = {
+    channel: Statement("notify", {POSTGRESQL: f"SELECT pg_notify('{channel}', '')"}) for channel in Channel
+}
 
 
 class Wakeups:
-    """The wake-ups of one database. Safe to use from several threads."""
+    """The wake-ups of one channel of a database. Safe to use from several threads."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, channel: Channel = Channel.FACTS, *, quiet_s: float = QUIET_S) -> None:
         """Nobody listens yet."""
         self._database = database
+        self._channel = channel
+        self._quiet_s = quiet_s
         self._listeners: WeakSet[Listener] = WeakSet()
         self._lock = Lock()
-        self._sent_s = -QUIET_S
+        self._sent_s = -quiet_s
 
     def announce(self) -> None:
         """Say that facts were committed. Never fails: the facts are there, whoever hears of it."""
@@ -61,11 +77,15 @@ class Wakeups:
     def announce_within(self, transaction: Transaction) -> None:
         """Say with a caller's commit that there are facts, where the database can."""
         if self._database.dialect == POSTGRESQL:
-            transaction.rows(_NOTIFY_WITHIN)
+            transaction.rows(_NOTIFY_WITHIN[self._channel])
 
-    def listen(self) -> Listener:
-        """Begin to listen: what is committed from now on wakes the listener, or is found by looking soon."""
-        listener = Listener(self._database)
+    def listen(self, *, connect: bool = True) -> Listener:
+        """Begin to listen: what is committed from now on wakes the listener, or is found by looking soon.
+
+        Where ``connect`` is false the listener connects when it first waits, and a database that cannot be reached
+        then is no error: it is tried again with every wait.
+        """
+        listener = Listener(self._database, self._channel, connect=connect)
         with self._lock:
             self._listeners.add(listener)
         return listener
@@ -87,7 +107,7 @@ class Wakeups:
     def _turn(self) -> bool:
         now_s = time.monotonic()
         with self._lock:
-            if now_s - self._sent_s < QUIET_S:
+            if now_s - self._sent_s < self._quiet_s:
                 return False
             self._sent_s = now_s
         return True
@@ -101,7 +121,7 @@ class Wakeups:
         driver: Any = fairy.driver_connection
         try:
             driver.autocommit = True
-            driver.execute(_NOTIFY)
+            driver.execute(_NOTIFY[self._channel])
             driver.autocommit = False
         except self._database.driver_error as error:
             log.debug("no wake-up was sent: %s", type(error).__name__)
@@ -113,16 +133,17 @@ class Wakeups:
 class Listener:
     """Waits for wake-ups, in the thread of whoever follows. ``stop`` and ``wake`` may be called from any thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, channel: Channel, *, connect: bool) -> None:
         """Listen from now on."""
         self._database = database
+        self._channel = channel
         self._inbox, self._outbox = socket.socketpair()
         for end in (self._inbox, self._outbox):
             end.settimeout(0)
         self._driver: Any = None
         self.stopped = False
         """Whether somebody has stopped it."""
-        if database.dialect == POSTGRESQL:
+        if connect and database.dialect == POSTGRESQL:
             self._connect()
 
     def wait(self, timeout_s: float) -> bool:
@@ -164,7 +185,7 @@ class Listener:
     def _connect(self) -> None:
         driver = own_connection(self._database)
         try:
-            driver.execute(f"LISTEN {_CHANNEL}")
+            driver.execute(f"LISTEN {self._channel}")
         except self._database.driver_error as error:
             driver.close()
             raise_translated(error)

@@ -352,7 +352,8 @@ def _sees_other_members(group: int) -> bool:
                 fields = file.read().rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
-        if fields and int(fields[2]) == group and fields[0] not in {b"Z", b"X", b"x"}:
+        # One that looks like a zombie lives as long as it has a thread besides the first.
+        if fields and int(fields[2]) == group and (fields[0] not in {b"Z", b"X", b"x"} or int(fields[17]) > 1):
             return True
     return False
 

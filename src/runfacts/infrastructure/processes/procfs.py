@@ -43,11 +43,12 @@ class ProcessStat:
     group: int
     session: int
     start_ticks: int
+    threads: int = 1
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not ended; a zombie has."""
-        return self.state not in DEAD_STATES
+        """Whether it has not ended; a zombie has. One whose first thread has ended before the others has not."""
+        return self.state not in DEAD_STATES or self.threads > 1
 
 
 def parse_stat(text: bytes) -> ProcessStat:
@@ -65,6 +66,7 @@ def parse_stat(text: bytes) -> ProcessStat:
         group=int(fields[2]),
         session=int(fields[3]),
         start_ticks=int(fields[19]),
+        threads=int(fields[17]),
     )
 
 
@@ -144,6 +146,19 @@ class ProcFs:
         # A process that goes away while it is read gives an empty file.
         return parse_stat(text) if text else None
 
+    def environment(self, pid: int) -> frozenset[bytes]:
+        """Give the environment that a process was started with, as ``NAME=value``; nothing where it cannot be read."""
+        content = self._environ(self.root / str(pid))
+        if not content:
+            # The first thread of a living process may have ended; any other shows the same.
+            tasks = self.root / str(pid) / "task"
+            try:
+                names = os.listdir(tasks)
+            except OSError:
+                names = []
+            content = next(filter(None, (self._environ(tasks / name) for name in names)), b"")
+        return frozenset(content.split(b"\0"))
+
     def pids(self) -> Iterator[int]:
         """Give the numbers of all processes that can be seen."""
         for name in os.listdir(self.root):
@@ -158,6 +173,12 @@ class ProcFs:
     def hides_processes(self) -> bool:
         """Tell whether other users' processes are invisible (``hidepid``): absence then proves nothing (R12.3)."""
         return self.stat(1) is None
+
+    def _environ(self, directory: Path) -> bytes:
+        try:
+            return (directory / "environ").read_bytes()
+        except OSError:  # gone, a zombie, or another user's
+            return b""
 
     def _is_procfs(self, path: Path, flags: int) -> bool:
         try:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import signal
 from dataclasses import dataclass
-from typing import Final
 
 from runfacts.domain.errors import InvalidValue, UnsupportedPlatform
 from runfacts.infrastructure.processes.handle import has_pidfd_inodes
 from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
+from runfacts.infrastructure.processes.pidfds import has_group_signals
 from runfacts.infrastructure.processes.procfs import INITIAL_PID_NAMESPACE, ProcFs, require_linux
-
-GROUP_SIGNAL: Final = 1 << 2
-"""The flag of ``pidfd_send_signal`` that reaches the process's whole group (Linux 6.9 and later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +34,6 @@ def proofs(configured_machine_id: str | None = None, procfs: ProcFs | None = Non
         _real_procfs(procfs),
         *_identity(configured_machine_id, procfs),
     )
-
-
-def has_group_signals() -> bool:
-    """Tell whether a pidfd reaches its process's whole group."""
-    own = os.pidfd_open(os.getpid())
-    try:
-        # Signal 0 only asks. A process that leads no group answers "no such process", an older kernel "invalid".
-        signal.pidfd_send_signal(own, 0, None, GROUP_SIGNAL)
-    except OSError as error:
-        return error.errno != errno.EINVAL
-    finally:
-        os.close(own)
-    return True
 
 
 def _pidfd_inodes() -> Proof:

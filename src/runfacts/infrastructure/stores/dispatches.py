@@ -250,6 +250,20 @@ def changed(
     )
 
 
+def abandoned_anew(target: StopTarget, now_ms: int) -> Change:
+    """Create a Run's row in the status of an abandoned one: nobody shall begin to deliver (R13.2)."""
+    return Change(
+        INSERT_DISPATCH,
+        _first(target, now_ms)
+        | {
+            "status": DispatchStatus.BLOCKED.value,
+            "version": 1,
+            "due_at_ms": None,
+            "last_result": DispatchResult.ABANDONED.value,
+        },
+    )
+
+
 def ended(row: CancellationDispatch) -> Change:
     """Take a row out of all queues, because its Run ends (R7.6). The holder of a term may still settle it."""
     return Change(END_DISPATCH, {"key_run_id": row.run_id, "expected_version": row.version})

@@ -48,6 +48,7 @@ END_EXECUTION: Final = Statement(
     .values(callback_sequence=bindparam("callback_sequence"), recover_at_ms=None)
     .where(_IS_KEY, _IS_NEXT),
 )
+CLOSE_EXECUTION: Final = Statement("close_execution", update(executions).values(recover_at_ms=None).where(_IS_KEY))
 RENEW_EXECUTION: Final = Statement(
     "renew_execution",
     update(executions)

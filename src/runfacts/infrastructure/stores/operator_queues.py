@@ -116,7 +116,9 @@ def read_blocked(reading: Reading, *, unserved_before_ms: int, limit: int, after
             items.append((_SECOND, due_at_ms, item))
     page = items[:limit]
     more = len(items) > limit
-    return Page(tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None)
+    return Page(
+        tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None
+    )
 
 
 def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[UnprovenStop]:
@@ -136,7 +138,9 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
             items.append((_SECOND, at_ms, UnprovenStop(run_id, attempt_id, ATTESTED, at_ms, words, version)))
     page = items[:limit]
     more = len(items) > limit
-    return Page(tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None)
+    return Page(
+        tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None
+    )
 
 
 def _why(status: str | None, result: str | None) -> tuple[str, str]:

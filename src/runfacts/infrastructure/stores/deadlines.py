@@ -1,0 +1,46 @@
+"""Deadlines that have passed, found by partial indexes (R10.4)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import bindparam, select, union
+
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import executions, runs
+from runfacts.infrastructure.database.transactions import Reading
+
+_OF_ATTEMPTS: Final = (
+    select(executions.c.run_id)
+    .join_from(executions, runs, runs.c.run_id == executions.c.run_id)
+    .where(
+        executions.c.deadline_at_ms <= bindparam("now_ms"),
+        executions.c.deadline_at_ms.is_not(None),
+        executions.c.recover_at_ms.is_not(None),
+        runs.c.intent_at_ms.is_(None),
+        runs.c.finished_at_ms.is_(None),
+    )
+    .order_by(executions.c.deadline_at_ms)
+    .limit(bindparam("limit"))
+    .subquery()
+)
+_OF_RUNS: Final = (
+    select(runs.c.run_id)
+    .where(
+        runs.c.deadline_at_ms <= bindparam("now_ms"),
+        runs.c.deadline_at_ms.is_not(None),
+        runs.c.finished_at_ms.is_(None),
+        runs.c.intent_at_ms.is_(None),
+        runs.c.execution_owner == "runtime",
+    )
+    .order_by(runs.c.deadline_at_ms)
+    .limit(bindparam("limit"))
+    .subquery()
+)
+SELECT_PASSED: Final = Statement("select_passed_deadlines", union(_OF_ATTEMPTS.select(), _OF_RUNS.select()))
+
+
+def read_passed(reading: Reading, limit: int) -> tuple[str, ...]:
+    """Give Runs whose own deadline, or whose Attempt's, has passed and that nobody asked to stop yet."""
+    rows = reading.rows(SELECT_PASSED, {"now_ms": reading.now_ms(), "limit": limit})
+    return tuple(row[0] for row in rows[:limit])
