@@ -22,7 +22,7 @@ Every error that this library raises on purpose.
     - LegacyRun                  another system executes this Run (R2.10)
     - UnknownFactsInRun          the Run has facts of a later release; it can be read, not changed (R3.7)
     - TokenRefused               the token is not the one given at the claim (R2.7)
-    - StillRunning               a worker is started, or its last cycle has not ended (R9.3)
+    - AlreadyStarted             a worker is started already, or its last cycle has not ended (R9.3)
     - VerbRefused                an operator's verb does not apply now (R13.2)
     - StillRunning               the process seems to run; force says that an operator knows better (R13.2)
   + UnsupportedPlatform          this needs Linux
@@ -243,7 +243,7 @@ class StillRunning(NotAllowed):
         super().__init__(f"the process of run {run_id} is running")
 
 
-class StillRunning(NotAllowed):
+class AlreadyStarted(NotAllowed):
     """A worker cannot be started: it is, or its last cycle has not ended since it was stopped (R9.3)."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from runfacts.domain.cancellation.supervisor import Diagnostics, Stopping
-from runfacts.domain.errors import StillRunning
+from runfacts.domain.errors import AlreadyStarted
 
 _CYCLE: Final = "cycle"
 _BROKEN_PAUSE_S: Final = 1.0
@@ -98,11 +98,11 @@ class LifecycleRunner:
     def start(self) -> None:
         """Begin: the first cycle runs at once.
 
-        Raises ``StillRunning`` where it is started already, or a cycle from before the last ``stop`` has not ended.
+        Raises ``AlreadyStarted`` where it is started already, or a cycle from before the last ``stop`` has not ended.
         """
         with self._lock:
             if self._life is not None and not self._life.ended.is_set():
-                raise StillRunning
+                raise AlreadyStarted
             life = _Life(self._cycle, self._pause_ms, self._bell(), self._diagnostics)
             try:
                 threading.Thread(target=life.live, name=self._name, daemon=True).start()
