@@ -71,6 +71,8 @@ class EvidenceTarget:
     handle: str | None
     pid: int | None
     lease_expires_at_ms: int
+    last_seen_at_ms: int | None = None
+    """When the handle was recorded or the lease last renewed, the later; without it ``lease_expires_at_ms`` counts."""
 
 
 class StopAsking(Protocol):

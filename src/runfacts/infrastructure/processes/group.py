@@ -1,10 +1,8 @@
 """
 Proof that a process group is gone (R6.5, R12.3), as far as this machine can give one.
 
-It holds only within the handle's scope and boot, and where every process can be seen. A group is gone when no member
-of it lives, or when its number now belongs to another process: a number is not used again while any process has it as
-its group. Everything else proves nothing. Declared limit: a descendant that left the group by ``setsid`` is not
-covered.
+What counts as a proof is ``sight``'s to say. Here nobody knows when the process was last heard of, so a reboot proves
+nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 from runfacts.infrastructure.processes.handle import InvalidHandle, ProcessHandle
 from runfacts.infrastructure.processes.machine import MachineIdentity
 from runfacts.infrastructure.processes.procfs import ProcFs
+from runfacts.infrastructure.processes.sight import Lookout, Sight
 
 
 def group_is_gone(recorded: str | None, machine: MachineIdentity, procfs: ProcFs) -> bool:
@@ -22,11 +21,4 @@ def group_is_gone(recorded: str | None, machine: MachineIdentity, procfs: ProcFs
         handle = ProcessHandle.decode(recorded)
     except InvalidHandle:
         return False
-    if handle.scope != machine.scope or handle.boot_id != machine.boot_id:
-        return False
-    if not procfs.is_real() or procfs.hides_processes():
-        return False
-    leader = procfs.stat(handle.pid)
-    if leader is not None and leader.start_ticks != handle.start_ticks:
-        return True
-    return not procfs.living_members(handle.group)
+    return Lookout(machine, procfs).see(handle, attempt_id=None) is Sight.GONE

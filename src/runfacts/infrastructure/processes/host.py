@@ -37,6 +37,7 @@ from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes import keeper
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.completion import FINAL_SEQUENCE, Completion, outcome_of
+from runfacts.infrastructure.processes.held import HeldPidfds
 from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec, require_usable
 from runfacts.infrastructure.processes.lease import HeldLease, boot_ms
 from runfacts.infrastructure.processes.places import AttemptFiles, Places
@@ -140,9 +141,13 @@ class LocalHost:
         poll_ms: int = 50,
         stdout: ByteSink | None = None,
         stderr: ByteSink | None = None,
+        held: HeldPidfds | None = None,
         steps: Steps = NO_STEPS,
     ) -> None:
-        """``stdout`` and ``stderr`` are where a command's output is shown while it runs; ``None`` shows nothing."""
+        """``stdout`` and ``stderr`` are where a command's output is shown while it runs; ``None`` shows nothing.
+
+        ``held`` gets the descriptor of each command's process from before its gate opens, for the controller (R8.5).
+        """
         self._ledger = ledger
         self._launcher = launcher
         self._places = places
@@ -150,6 +155,7 @@ class LocalHost:
         self._lease_ms = lease_ms
         self._poll_s = poll_ms / 1000
         self._sinks = (stdout, stderr)
+        self._held = held or HeldPidfds()
         self._steps = steps
         self._completion = Completion(ledger, launcher.machine, steps=steps)
         self._detach = threading.Event()
@@ -199,7 +205,12 @@ class LocalHost:
         except LaunchFailed as failed:
             return self._never_ran(claim, "launch_failed", str(failed), actor)
         with process:
-            return self._go_through_the_gate(claim, process, files, lease, actor)
+            self._held.release_ended()
+            self._held.hold(claim.attempt_id, process.leader_pidfd, process.handle)
+            outcome = self._go_through_the_gate(claim, process, files, lease, actor)
+            if not _may_have_to_be_stopped(outcome):
+                self._held.release(claim.attempt_id)
+            return outcome
 
     def _go_through_the_gate(
         self, claim: AttemptClaim, process: PreparedProcess, files: AttemptFiles, lease: HeldLease, actor: Actor
@@ -335,6 +346,17 @@ class LocalHost:
         streams = tuple((path, sink) for path, sink in pairs if sink is not None)
         with LiveTail(streams, poll_s=self._poll_s) if streams else nullcontext() as tail:
             yield tail
+
+
+def _may_have_to_be_stopped(outcome: HostedOutcome) -> bool:
+    """Tell whether something of the command may go on that a cancellation still has to reach."""
+    match outcome:
+        case Detached() | KeeperLost():
+            return True
+        case Ended():
+            return isinstance(outcome.answer, StopNotProven)
+        case NotHosted() | NotStarted() | NeverRan():
+            return False
 
 
 def _why_no_receipt(code: int | None) -> str:

@@ -277,20 +277,20 @@ class _Stopping:
             self._require_time(wanted_ms)
             self._note(shot, self._pidfds.send(aim.group_of, number, group=True))
             return shot
-        sent_to: set[int] = set()
+        # By object: a descriptor that is closed gives its number to the next one.
+        sent_to: set[Member] = set()
         members = aim.members
         for _ in range(_ROUNDS_MAX):
-            new = [member for member in members if member.pidfd not in sent_to]
+            new = [member for member in members if member not in sent_to]
             if not new:
                 break
             for member in new:
                 self._require_time(wanted_ms)
-                sent_to.add(member.pidfd)
+                sent_to.add(member)
                 self._note(shot, self._pidfds.send(member.pidfd, number))
             members = self._members.look()
-            sent_to &= {member.pidfd for member in members}
-            may_go_on = all(member.ours or member.pidfd in sent_to for member in members)
-            if not may_go_on and not (aim.leader_lives and self._leader() in {Leader.ALIVE, Leader.ZOMBIE}):
+            all_proven = all(member.ours or member in sent_to for member in members)
+            if not all_proven and not (aim.leader_lives and self._leader() in {Leader.ALIVE, Leader.ZOMBIE}):
                 shot.unproven = True
                 break
         return shot

@@ -23,9 +23,9 @@ from runfacts.infrastructure.processes.procfs import ProcFs
 _SCANS_MAX: Final = 16
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Member:
-    """A living member of the group."""
+    """A living member of the group; two are the same only when they are the same object."""
 
     pid: int
     pidfd: int

@@ -1,0 +1,117 @@
+"""
+Looking for a receipt, probing, and looking again under the keeper's lock (R10.2).
+
+::
+
+    receipt? ─> probe ─> lock? ─> receipt?
+
+A command that ends between the first look and the probe leaves a receipt a moment later, and must never be called
+lost. So "not running" counts only while the keeper's lock is in our hands, which says that no keeper is about to
+publish, and with no receipt there. A lock that a keeper holds means that its command is not over.
+
+The lock is shared by those who look: they keep a keeper out for a moment, and never one another. A lock that is not
+there was taken away with its receipt, or by a keeper whose command never ran.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+from runfacts.domain.recovery.evidence import (
+    Evidence,
+    EvidenceProvider,
+    EvidenceTarget,
+    Liveness,
+    StopAsking,
+    Unknown,
+)
+from runfacts.infrastructure.processes.places import AttemptFiles
+from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What was found of one Attempt."""
+
+    evidence: Evidence
+    """Whether anything of it runs; beside a receipt, whether anything of the command's group is left (R6.5)."""
+    receipt: Receipt | None = None
+    """How the command ended, where it left a receipt."""
+    quarantined: tuple[Unbelievable, ...] = ()
+    """Receipts that could not be believed and were set aside."""
+
+
+class KeeperLock(Enum):
+    """What became of an attempt to take a keeper's lock."""
+
+    TAKEN = "taken"
+    HELD = "held"
+    """By a keeper."""
+    ABSENT = "absent"
+    UNREADABLE = "unreadable"
+
+
+@contextmanager
+def keeper_lock(path: str) -> Iterator[KeeperLock]:
+    """Try to take a keeper's lock for the length of the block, without waiting."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        yield KeeperLock.ABSENT
+        return
+    except OSError:
+        yield KeeperLock.UNREADABLE
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            answer = KeeperLock.HELD
+        else:
+            answer = KeeperLock.TAKEN
+        yield answer
+    finally:
+        os.close(descriptor)
+
+
+def inspect_with_receipt(
+    provider: EvidenceProvider,
+    target: EvidenceTarget,
+    receipt_path: str | None,
+    *,
+    timeout_ms: int,
+    cancelled: StopAsking,
+) -> Inspection:
+    """Say what is known of an Attempt. An Attempt without ``receipt_path`` has the provider's word only."""
+    if receipt_path is None:
+        return Inspection(provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled))
+    files = AttemptFiles.beside(receipt_path)
+    first = _receipt(files, target)
+    evidence = provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled)
+    if isinstance(first, Receipt):
+        return Inspection(evidence, first)
+    with keeper_lock(files.lock) as lock:
+        second = _receipt(files, target)
+    aside = tuple(found for found in (first, second) if isinstance(found, Unbelievable))
+    if isinstance(second, Receipt):
+        # Probed before the receipt was there: of what was running then, nothing is known now.
+        if evidence.liveness is not Liveness.NOT_RUNNING:
+            evidence = provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled)
+        return Inspection(evidence, second, aside)
+    match lock:
+        case KeeperLock.HELD:
+            evidence = Evidence.running()
+        case KeeperLock.UNREADABLE if evidence.liveness is Liveness.NOT_RUNNING:
+            evidence = Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
+        case _:
+            pass
+    return Inspection(evidence, None, aside)
+
+
+def _receipt(files: AttemptFiles, target: EvidenceTarget) -> Receipt | Unbelievable | None:
+    return read_receipt(files.receipt, run_id=target.run_id, attempt_id=target.attempt_id)
