@@ -37,7 +37,7 @@ from runfacts.domain.cancellation.terms import (
     DispatchSettled,
 )
 from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import InvalidValue, RunNotFound
+from runfacts.domain.errors import Conflict, InvalidValue, NotAllowed, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import Draft, History
 from runfacts.domain.ids import canonical_id
@@ -51,12 +51,14 @@ from runfacts.domain.payloads import (
     RunCancelRequested,
 )
 from runfacts.domain.texts import NAME_MAX
-from runfacts.infrastructure.api.core import LedgerCore, plain
+from runfacts.infrastructure.api.core import LedgerCore, log, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
+from runfacts.infrastructure.database.wakeups import Listener
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.deadlines import read_passed
 from runfacts.infrastructure.stores.dispatch_queue import read_due
+from runfacts.infrastructure.stores.stop_states import StopState, read_stop_state
 from runfacts.infrastructure.stores.writes import fence
 from runfacts.infrastructure.tokens import new_token
 
@@ -111,6 +113,9 @@ class Cancellation(LedgerCore):
             attempt = history.active_attempt
             changes: tuple[Change, ...] = ()
             if attempt is not None:
+                if connection is not None:
+                    # That commit is the caller's, who alone knows when it is: the database must tell (R4.5, R9.4).
+                    self._cancellations.announce_within(moment.reading)
                 target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
                 if target is not None:
                     changes = (dispatches.pending(target, moment.now_ms),)
@@ -119,7 +124,22 @@ class Cancellation(LedgerCore):
         def same(fact: Fact) -> bool:
             return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
 
-        return self._commands.run(call, Command(decide, _again, same))
+        answer = self._commands.run(call, Command(decide, _again, same))
+        if connection is None and isinstance(answer, CancelRequested) and not answer.ended:
+            self._cancellations.announce()
+        return answer
+
+    def stop_state(self, attempt_id: str) -> StopState | None:
+        """Read whether an Attempt is to stop, for its host, which looks often (R9.5); None where there is none."""
+        with self._database.reading() as reading:
+            return read_stop_state(reading, canonical_id("attempt id", attempt_id))
+
+    def cancellation_bell(self) -> Listener:
+        """Give what a committed cancellation request rings, here and on PostgreSQL everywhere (R9.4).
+
+        It connects when it is first waited at. Close it in the thread that waits.
+        """
+        return self._cancellations.listen(connect=False)
 
     def request_due_deadlines(self, *, actor: Actor, limit: int | None = None) -> int:
         """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).
@@ -129,8 +149,16 @@ class Cancellation(LedgerCore):
         """
         with self._database.reading() as reading:
             passed = read_passed(reading, self._within("fact_page", limit))
-        answers = [self.request_cancellation(run_id, actor=actor, kind=IntentKind.TIMEOUT) for run_id in passed]
-        return sum(isinstance(answer, CancelRequested) for answer in answers)
+        requested = 0
+        for run_id in passed:
+            try:
+                answer = self.request_cancellation(run_id, actor=actor, kind=IntentKind.TIMEOUT)
+            except (Conflict, NotAllowed) as error:
+                # One Run that nobody here may stop must not keep the others running.
+                log.warning("run %s is over its time and is not asked to stop: %s", run_id, error)
+                continue
+            requested += isinstance(answer, CancelRequested)
+        return requested
 
     def due_dispatches(
         self,

@@ -28,11 +28,12 @@ from weakref import WeakSet
 from sqlalchemy.exc import SQLAlchemyError
 
 from runfacts.domain.errors import DatabaseError
-from runfacts.infrastructure.database.connections import Database, Transaction
+from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import POSTGRESQL
 from runfacts.infrastructure.database.errors import raise_translated
 from runfacts.infrastructure.database.sessions import own_connection
 from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.transactions import Reading
 
 log: Final = logging.getLogger("runfacts")
 
@@ -74,7 +75,7 @@ class Wakeups:
         if self._database.dialect == POSTGRESQL and self._turn():
             self._notify()
 
-    def announce_within(self, transaction: Transaction) -> None:
+    def announce_within(self, transaction: Reading) -> None:
         """Say with a caller's commit that there are facts, where the database can."""
         if self._database.dialect == POSTGRESQL:
             transaction.rows(_NOTIFY_WITHIN[self._channel])
