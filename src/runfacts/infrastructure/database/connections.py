@@ -40,6 +40,7 @@ __all__ = ["Database", "Reading", "Row", "Transaction"]
 _LEDGER_ID: Final = Statement(
     "ledger_id", select(ledger_meta.c.value).where(ledger_meta.c.key == constant("ledger_id"))
 )
+_POSTGRESQL_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Database:
@@ -136,7 +137,7 @@ class Database:
             else:
                 driver.autocommit = True
             try:
-                _begin(cursor, "BEGIN" if sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", self.driver_error)
+                _begin(cursor, "BEGIN" if sqlite else _POSTGRESQL_SNAPSHOT, self.driver_error)
                 yield Reading(cursor, self)
                 driver.rollback()
             finally:
