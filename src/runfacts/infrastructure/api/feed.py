@@ -46,7 +46,8 @@ class Feed(Reads):
         Close it, or use it as a context manager; ``stop`` ends it from any thread, and so does ``close`` of the ledger.
         Iterating raises what ``feed`` does.
         """
-        return Following(self, self._commands.wakeups.listen(), after, self._page(limit))
+        limit = self._page(limit)
+        return Following(self, self._commands.wakeups.listen(), after, limit)
 
     def feed_health(self, after: Checkpoint | None = None) -> FeedHealth:
         """Say how far a reader at this checkpoint is behind, and what its next read would wait for."""

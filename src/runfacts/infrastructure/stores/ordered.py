@@ -77,7 +77,7 @@ class OrderedRows:
             if gap is None:
                 return rows, None
             waiting = self._fences.look(reading, gap)
-            if ready or waiting is not None:
+            if waiting is not None:
                 return rows[:ready], waiting
 
 
