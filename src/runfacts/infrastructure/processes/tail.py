@@ -50,10 +50,11 @@ class LiveTail:
         """Begin to copy."""
         self._thread.start()
 
-    def finish(self) -> None:
-        """Copy everything that is in the files now, then end."""
+    def finish(self, give_up: threading.Event | None = None) -> None:
+        """Copy everything that is in the files now, then end; a reader that stalls is left when ``give_up`` is set."""
         self._last_look.set()
-        self._thread.join()
+        while self._thread.is_alive() and not (give_up is not None and give_up.is_set()):
+            self._thread.join(self._poll_s)
 
     def stop(self) -> None:
         """End without a last look; what is being written to a stalled reader is left to it."""
