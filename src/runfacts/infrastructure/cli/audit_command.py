@@ -17,6 +17,8 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.shapes import fact_shape
 
 _, LEAST, MOST = Settings.bounds()["fact_page"]
+_DRAWN_ID: Final = 36
+_SHOWN_OF_ID: Final = 8
 _LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 
 
@@ -91,7 +93,7 @@ def command(
         case "csv":
             _write_csv(page.items)
         case _:
-            _write_table(page.items)
+            _write_table(page.items, of_one_run=run_id is not None)
     if page.next is not None:
         output.say(f"There are more: --after {page.next}")
 
@@ -118,18 +120,28 @@ def _write_csv(facts: Sequence[Fact]) -> None:
         writer.writerow([(fact_shape(fact) | {"payload": fact.payload_text})[name] for name in names])
 
 
-def _write_table(facts: Sequence[Fact]) -> None:
-    output.table(
-        ("at", "run", "seq", "type", "actor", "payload"),
-        [
-            (
-                output.moment(fact.recorded_at_ms),
-                fact.run_id,
-                fact.sequence,
-                fact.type,
-                f"{fact.actor.type}:{fact.actor.id}" if fact.actor.id else str(fact.actor.type),
-                fact.payload_text,
-            )
-            for fact in facts
-        ],
-    )
+def _write_table(facts: Sequence[Fact], *, of_one_run: bool) -> None:
+    columns = ("at", "run", "seq", "type", "actor", "payload")
+    rows = [
+        (
+            output.moment(fact.recorded_at_ms),
+            fact.run_id,
+            fact.sequence,
+            fact.type,
+            _actor(fact),
+            fact.payload_text,
+        )
+        for fact in facts
+    ]
+    if of_one_run:
+        output.table((columns[0], *columns[2:]), [(row[0], *row[2:]) for row in rows])
+    else:
+        output.table(columns, rows)
+
+
+def _actor(fact: Fact) -> str:
+    """Name the actor for people; of an id that is drawn, its end is enough to tell two apart."""
+    name = fact.actor.id
+    if name is None:
+        return str(fact.actor.type)
+    return f"{fact.actor.type}:{name if len(name) < _DRAWN_ID else '…' + name[-_SHOWN_OF_ID:]}"
