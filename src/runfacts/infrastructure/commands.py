@@ -214,7 +214,7 @@ class Commands:
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
             if call.connection is not None:
-                self.wakeups.announce_within(transaction)
+                self.wakeups.announce_within(transaction, call.connection)
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history

@@ -22,7 +22,9 @@ from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
 
+from sqlalchemy import Connection, TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseError
 from runfacts.infrastructure.database.connections import Database, Transaction
@@ -58,9 +60,11 @@ class Wakeups:
         if self._database.dialect == POSTGRESQL and self._turn():
             self._notify()
 
-    def announce_within(self, transaction: Transaction) -> None:
+    def announce_within(self, transaction: Transaction, caller: Connection | Session) -> None:
         """Say with a caller's commit that there are facts, where the database can."""
-        if self._database.dialect == POSTGRESQL:
+        connection = caller.connection() if isinstance(caller, Session) else caller
+        # PostgreSQL prepares no transaction that has notified anybody.
+        if self._database.dialect == POSTGRESQL and not isinstance(connection.get_transaction(), TwoPhaseTransaction):
             transaction.rows(_NOTIFY_WITHIN)
 
     def listen(self) -> Listener:
@@ -123,7 +127,9 @@ class Listener:
         self.stopped = False
         """Whether somebody has stopped it."""
         if database.dialect == POSTGRESQL:
-            self._connect()
+            # What is wrong with the database, whoever reads it hears in better words.
+            with suppress(DatabaseError):
+                self._connect()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a wake-up or a stop, at most so long; whether there was one."""
