@@ -15,12 +15,23 @@ import psycopg
 import pytest
 
 from every_command import COMMANDS, Act
-from runfacts import Claimed, DatabaseUnreachable, Ledger, OutcomeUnknown, Recorded, Repeated, Started
+from runfacts import (
+    Claimed,
+    Contended,
+    DatabaseUnreachable,
+    Ledger,
+    OutcomeUnknown,
+    Recorded,
+    Renewed,
+    Repeated,
+    Started,
+)
+from runfacts.infrastructure.database.errors import LostRace
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
 from runfacts.testing.plugin import make_template
 from runfacts.testing.postgres import PostgresServer, PostgresVersion
 from runfacts.testing.steps import CallAt, FailAt, listening
-from stages import ANA, WORKER, created, one_writer, queued, types
+from stages import ANA, WORKER, claimed, created, one_writer, queued, types, unchanged
 from waiting import until
 
 every_command = pytest.mark.parametrize("prepare", COMMANDS, ids=lambda prepare: prepare.__name__)
@@ -87,6 +98,27 @@ def test_a_command_that_failed_after_its_commit_is_a_repetition_by_its_key(ledge
         ledger.queue(run_id, actor=ANA, dedupe_key="q")
     assert isinstance(ledger.queue(run_id, actor=ANA, dedupe_key="q"), Repeated)
     assert types(ledger, run_id) == ["run.created", "run.queued"]
+
+
+def test_a_renewal_whose_connection_breaks_is_made_again(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory()
+    claim = claimed(ledger)
+    facts = ledger.history(claim.run_id)
+    broken = FailAt("sql:before:commit", LostRace("deadlock")) if one_writer(ledger) else None
+    breaking = broken or CallAt("sql:before:commit", lambda: end_sessions(ledger_factory.url))
+    with listening(ledger, breaking):
+        assert isinstance(ledger.renew(claim), Renewed)
+    assert breaking.count == 2
+    assert ledger.history(claim.run_id) == facts
+
+
+def test_a_renewal_that_loses_every_race_is_contended(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory(decide_retries=2)
+    claim = claimed(ledger)
+    losing = FailAt("sql:before:commit", LostRace("deadlock"), nth=0)
+    with unchanged(ledger), listening(ledger, losing), pytest.raises(Contended) as caught:
+        ledger.renew(claim)
+    assert caught.value.tries == 3
 
 
 @pytest.fixture(params=[16, 18], scope="module")
