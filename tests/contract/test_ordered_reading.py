@@ -11,6 +11,7 @@ from sqlalchemy import create_engine
 from followers import following
 from runfacts import Checkpoint, CheckpointLost, Fact, InvalidValue, Ledger
 from runfacts.infrastructure.database.engines import parse_url
+from runfacts.infrastructure.database.wakeups import FACTS
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, created, finished
 
@@ -128,7 +129,7 @@ def test_a_follower_finds_what_nobody_announced(
     ledger_factory: ThrowAwayLedgers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = ledger_factory()
-    monkeypatch.setattr(writer._commands.wakeups, "announce", lambda: None)
+    monkeypatch.setattr(writer.database.wakeups(FACTS), "announce", lambda: None)
     with following(ledger_factory(feed_poll_ms=200)) as follower:
         created(writer)
         follower.await_facts(1)

@@ -21,6 +21,7 @@ from runfacts import Checkpoint, CheckpointLost, FeedPage, Ledger, ReaderRefused
 from runfacts.infrastructure.database import wakeups
 from runfacts.infrastructure.database.engines import parse_url
 from runfacts.infrastructure.database.opening import migrate
+from runfacts.infrastructure.database.wakeups import FACTS
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.postgres import PostgresServer, database_name
 from stages import ANA, created
@@ -381,7 +382,7 @@ def test_a_commit_wakes_a_listener_of_another_process_and_a_rollback_does_not(
     ledgers: ThrowAwayLedgers, engine: Engine
 ) -> None:
     writer, reader = ledgers(), ledgers()
-    listener = reader._commands.wakeups.listen()
+    listener = reader.database.wakeups(FACTS).listen()
     created(writer)
     assert listener.wait(30)
     with engine.connect() as caller:
@@ -397,7 +398,7 @@ def test_a_commit_wakes_a_listener_of_another_process_and_a_rollback_does_not(
 
 def test_a_listener_whose_connection_broke_listens_again(ledgers: ThrowAwayLedgers, url: str) -> None:
     writer, reader = ledgers(), ledgers()
-    listener = reader._commands.wakeups.listen()
+    listener = reader.database.wakeups(FACTS).listen()
     terminate(url, sessions(url, "LISTEN"))
     assert listener.wait(30)  # it has heard of its own end
     assert listener.wait(30)  # and listens anew
@@ -418,7 +419,7 @@ def test_a_busy_process_sends_few_wake_ups(ledger: Ledger, monkeypatch: pytest.M
     now_s = 100.0
     sent: list[float] = []
     monkeypatch.setattr("runfacts.infrastructure.database.wakeups.time.monotonic", lambda: now_s)
-    monkeypatch.setattr(ledger._commands.wakeups, "_notify", lambda: sent.append(now_s))
+    monkeypatch.setattr(ledger.database.wakeups(FACTS), "_notify", lambda: sent.append(now_s))
     for _ in range(5):
         created(ledger)
     assert sent == [100.0]

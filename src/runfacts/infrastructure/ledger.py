@@ -64,7 +64,6 @@ class Ledger(RunCommands, Receipts, Feed):
 
     def close(self) -> None:
         """Close every connection and end who follows. A closed ledger cannot be used; closing again does nothing."""
-        self._commands.wakeups.close()
         self._ordered.close()
         self._database.close()
 
