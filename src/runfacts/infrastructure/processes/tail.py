@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import RawIOBase
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -22,7 +23,7 @@ class ByteSink(Protocol):
     """Where bytes are shown: a binary stream."""
 
     def write(self, data: bytes, /) -> int | None:
-        """Take the bytes, or the first of them, and say how many."""
+        """Take the bytes, or the first of them, and say how many; ``None`` means all, but for a raw stream none."""
         ...
 
     def flush(self) -> None:
@@ -111,7 +112,9 @@ class LiveTail:
                 taken = sink.write(data)
             except BlockingIOError as full:
                 taken = full.characters_written
-            data = data[taken or 0 :]
+            if taken is None:
+                taken = 0 if isinstance(sink, RawIOBase) else len(data)
+            data = data[taken:]
             if not taken:
                 self._stop.wait(self._poll_s)
 
