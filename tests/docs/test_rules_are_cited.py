@@ -19,7 +19,6 @@ BUILT_BESIDES = {(10, 1), (10, 2), (10, 3), (10, 5)}
 LATER = {
     (1, 4),  # projections
     (1, 5),  # cancellation and recovery
-    (3, 9),  # the subscriber
 }
 """Rules of the sections that are built which say something only of parts that this release does not have."""
 

@@ -38,7 +38,7 @@ from runfacts.domain.texts import KEY_MAX, is_plain_name
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
-from runfacts.infrastructure.database.wakeups import Wakeups
+from runfacts.infrastructure.database.wakeups import FACTS
 from runfacts.infrastructure.stores.executions import Execution
 from runfacts.infrastructure.stores.facts import INSERT_FACT, read_facts
 from runfacts.infrastructure.stores.ground import Ground, brought_up_to, read_ground
@@ -129,8 +129,7 @@ class Commands:
         self._database = database
         self._tries = decide_retries + 1
         self._kept = KeptHistories()
-        self.wakeups = Wakeups(database)
-        """Where everybody hears of facts that are committed here."""
+        self._wakeups = database.wakeups(FACTS)
 
     def run(self, call: Call, command: Command[Answer]) -> Answer:
         """Run a command to its answer.
@@ -167,7 +166,7 @@ class Commands:
         if attempt.history is not None:
             self._kept.put(attempt.history)
         if attempt.facts:
-            self.wakeups.announce()
+            self._wakeups.announce()
 
     def _transaction(self, call: Call) -> AbstractContextManager[Transaction]:
         if call.connection is None:
@@ -205,7 +204,7 @@ class Commands:
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
             if call.connection is not None:
-                self.wakeups.announce_within(transaction)
+                self._wakeups.announce_within(transaction, call.connection)
         elif plan.changes:
             transaction.write(plan.changes, INSERT_FACT, [])
         attempt.answer.append(plan.answer(history, facts))

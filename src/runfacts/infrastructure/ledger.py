@@ -66,8 +66,6 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
 
     def close(self) -> None:
         """Close every connection and end who follows. A closed ledger cannot be used; closing again does nothing."""
-        self._commands.wakeups.close()
-        self._cancellations.close()
         self._ordered.close()
         self._database.close()
 

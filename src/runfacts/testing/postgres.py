@@ -3,7 +3,8 @@ Throw-away PostgreSQL servers for tests.
 
 A server lives in one new folder, in memory where there is room, and is reached by a socket in that folder only. It is
 made for speed: nothing is flushed, so it survives its own crash (``stop_immediately``, ``restart``), not the machine's.
-``synchronous_commit`` stays on, because the product looks at it (R4.4) and without flushes it costs nothing.
+``synchronous_commit`` stays on, because the product looks at it (R4.4) and without flushes it costs nothing. For a
+bench it can be as durable as a real server.
 
 Nothing is left behind, however the test process ends: beside each server a small shell waits for a line from, or the
 end of, a pipe whose other end only the owner holds. The kernel closes it when the owner exits, crashes or is killed;
@@ -53,6 +54,12 @@ max_connections = 100
 max_prepared_transactions = 16
 jit = off
 """
+# The last line of a name counts.
+_DURABLE = """
+fsync = on
+full_page_writes = on
+shared_buffers = 128MB
+"""
 
 # Arguments: $1 the server's folder. Immediate shutdown, since the folder goes away anyhow.
 _WATCH = """
@@ -86,9 +93,12 @@ class PostgresServer:
         )
 
     @classmethod
-    def start(cls, version: PostgresVersion) -> Self:
-        """A new, running server; PostgresUnavailable if there can be none."""
-        folder = Path(tempfile.mkdtemp(prefix="runfacts-pg-", dir=_roomy_parent()))
+    def start(cls, version: PostgresVersion, *, parent: Path | None = None, durable: bool = False) -> Self:
+        """A new, running server, below ``parent`` if it is given; PostgresUnavailable if there can be none.
+
+        With ``durable`` every commit is flushed to disk, as on a real server.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="runfacts-pg-", dir=parent or _roomy_parent()))
         try:
             programs = programs_for(version, folder)
         except BaseException:
@@ -97,7 +107,7 @@ class PostgresServer:
         server = cls(version, folder, programs)
         atexit.register(server.close)
         try:
-            server._initialize()
+            server._initialize(durable=durable)
             server.restart()
         except BaseException:
             server.close()
@@ -168,13 +178,15 @@ class PostgresServer:
     def _control_log(self) -> Path:
         return self._folder / "control-log"
 
-    def _initialize(self) -> None:
+    def _initialize(self, *, durable: bool) -> None:
         arguments = ["-D", str(self._data), "-U", _SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
-        # Small log files: a server takes 29 instead of 94 MB.
-        arguments += ["--wal-segsize=1", "--no-sync", "--no-instructions"]
+        arguments += ["--no-sync", "--no-instructions"]
+        if not durable:
+            # Small log files: a server takes 29 instead of 94 MB.
+            arguments.append("--wal-segsize=1")
         self._programs.run("initdb", arguments, log=self._control_log)
         with (self._data / "postgresql.conf").open("a") as settings:
-            settings.write(_SETTINGS.format(sockets=self._folder))
+            settings.write(_SETTINGS.format(sockets=self._folder) + (_DURABLE if durable else ""))
 
     def _administer(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import threading
 import time
 import uuid
@@ -438,3 +439,26 @@ def test_one_host_runs_several_commands_at_a_time(bench: Bench, ledger: JournalL
         thread.join(60)
     ended = {run_id: outcome.outcome.exit_code for run_id, outcome in outcomes.items() if isinstance(outcome, Ended)}
     assert ended == {run_id: number for number, run_id in enumerate(runs)}
+
+
+def test_a_reader_that_stalls_keeps_neither_the_end_from_the_ledger_nor_the_host(
+    bench: Bench, ledger: JournalLedger
+) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0) as stalled:
+        host = LocalHost(ledger, bench.launcher, bench.places, stdout=stalled)
+        running = InBackground(host, sh("head -c 1000000 /dev/zero; exit 7"))
+        wait_until(lambda: any(line["op"] == "finish" for line in ledger.lines()), "the end is recorded")
+        assert running.thread.is_alive()
+        host.detach()
+        outcome = running.join()
+        assert isinstance(outcome, Ended)
+        assert outcome.outcome.exit_code == 7
+        # Lets the copying thread end before its pipe is closed.
+        wait_until(lambda: _drained(read), "nothing is written any more")
+
+
+def _drained(descriptor: int) -> bool:
+    while select.select([descriptor], [], [], 0.2)[0]:
+        os.read(descriptor, 1 << 16)
+    return not any(thread.name == "runfacts-tail" for thread in threading.enumerate())

@@ -91,6 +91,28 @@ def test_a_stream_that_takes_parts_or_nothing_gets_everything(tmp_path: Path) ->
     assert bytes(shown) == content
 
 
+class Taciturn:
+    """A stream that does not say how much it took."""
+
+    def __init__(self) -> None:
+        self.shown = b""
+
+    def write(self, data: bytes, /) -> None:
+        """Take everything."""
+        self.shown += data
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+def test_a_stream_that_does_not_say_what_it_took_gets_nothing_twice(tmp_path: Path) -> None:
+    log, sink = tmp_path / "out", Taciturn()
+    log.write_bytes(b"once")
+    with LiveTail(((str(log), sink),)) as tail:
+        tail.finish()
+    assert sink.shown == b"once"
+
+
 def _read_some(descriptor: int) -> bytes:
     """Read what is there now."""
     return os.read(descriptor, 1 << 16) if select.select([descriptor], [], [], 0)[0] else b""

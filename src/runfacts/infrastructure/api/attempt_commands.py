@@ -16,7 +16,14 @@ from runfacts.domain.answers import (
     StartRefused,
 )
 from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import AttemptNotFound, InvalidValue, LegacyRun, TokenRefused
+from runfacts.domain.errors import (
+    AttemptNotFound,
+    Contended,
+    InvalidValue,
+    LegacyRun,
+    OutcomeUnknown,
+    TokenRefused,
+)
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.domain.ids import canonical_id
@@ -26,6 +33,7 @@ from runfacts.domain.payloads import AttemptClaimed
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.executions import (
@@ -190,10 +198,24 @@ class AttemptCommands(LedgerCore):
         """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
 
         Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused``,
-        ``AttemptNotFound`` and ``LegacyRun``.
+        ``AttemptNotFound``, ``LegacyRun``, ``Contended`` and ``OutcomeUnknown``.
         """
         lease_ms = self._lease_ms(lease_ms)
         attempt_id = canonical_id("attempt id", claim.attempt_id)
+        tries = self._settings.decide_retries + 1
+        unanswered: OutcomeUnknown | None = None
+        for _ in range(tries):
+            try:
+                return self._renewed(claim, attempt_id, lease_ms)
+            except LostRace:
+                continue
+            except OutcomeUnknown as error:
+                # Renewing twice is as good as once, so it is done again instead of looked up (R4.6).
+                unanswered = error
+        raise unanswered or Contended(claim.run_id, tries)
+
+    def _renewed(self, claim: AttemptClaim, attempt_id: str, lease_ms: int) -> Renewed | RenewalRefused:
+        """Try to renew once."""
         with self._database.transaction() as transaction:
             execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
             if execution.execution_owner != ExecutionOwner.RUNTIME:

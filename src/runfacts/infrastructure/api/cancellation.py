@@ -113,9 +113,6 @@ class Cancellation(LedgerCore):
             attempt = history.active_attempt
             changes: tuple[Change, ...] = ()
             if attempt is not None:
-                if connection is not None:
-                    # That commit is the caller's, who alone knows when it is: the database must tell (R4.5, R9.4).
-                    self._cancellations.announce_within(moment.reading)
                 target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
                 if target is not None:
                     changes = (dispatches.pending(target, moment.now_ms),)
@@ -125,8 +122,13 @@ class Cancellation(LedgerCore):
             return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
 
         answer = self._commands.run(call, Command(decide, _again, same))
-        if connection is None and isinstance(answer, CancelRequested) and not answer.ended:
-            self._cancellations.announce()
+        if isinstance(answer, CancelRequested) and not answer.ended:
+            if connection is None:
+                self._cancellations.announce()
+            else:
+                # That commit is the caller's, who alone knows when it is: the database must tell (R4.5, R9.4).
+                with self._database.joined(connection) as transaction:
+                    self._cancellations.announce_within(transaction, connection)
         return answer
 
     def stop_state(self, attempt_id: str) -> StopState | None:
@@ -139,7 +141,7 @@ class Cancellation(LedgerCore):
 
         It connects when it is first waited at. Close it in the thread that waits.
         """
-        return self._cancellations.listen(connect=False)
+        return self._cancellations.listen()
 
     def request_due_deadlines(self, *, actor: Actor, limit: int | None = None) -> int:
         """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).

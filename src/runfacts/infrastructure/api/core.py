@@ -18,7 +18,7 @@ from runfacts.infrastructure.commands import Call, Caller, Commands
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.transactions import Reading
-from runfacts.infrastructure.database.wakeups import Channel, Wakeups
+from runfacts.infrastructure.database.wakeups import CANCELLATIONS
 from runfacts.infrastructure.stores.executions import LeaseTimes
 from runfacts.infrastructure.stores.facts import read_history
 from runfacts.infrastructure.stores.ordered import OrderedReader
@@ -37,7 +37,7 @@ class LedgerCore:
         self._commands = Commands(database, settings.decide_retries)
         self._ordered = OrderedReader(database)
         # Somebody waits for each of these: none is left out because there was one just before (R9.4).
-        self._cancellations = Wakeups(database, Channel.CANCELLATIONS, quiet_s=0)
+        self._cancellations = database.wakeups(CANCELLATIONS)
         self._refused: Counter[str] = Counter()
         self._refused_lock = Lock()
 

@@ -7,23 +7,15 @@ for them; no other thread runs for it.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from runfacts.domain.facts import Fact
 from runfacts.domain.feeds import Checkpoint, FeedHealth, FeedPage, Waiting
-from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.reads import Reads
-from runfacts.infrastructure.database.connections import Database
-from runfacts.infrastructure.database.dialects import SQLITE
-from runfacts.infrastructure.database.wakeups import QUIET_S, Listener
+from runfacts.infrastructure.database.wakeups import FACTS, Listener, Pace
 from runfacts.infrastructure.stores.lag import read_lag
-
-_SOON_S: Final = 0.005
-_LATER_S: Final = 0.1
-_SQLITE_SHARE: Final = 10
 
 
 class Feed(Reads):
@@ -46,7 +38,8 @@ class Feed(Reads):
         Close it, or use it as a context manager; ``stop`` ends it from any thread, and so does ``close`` of the ledger.
         Iterating raises what ``feed`` does.
         """
-        return Following(self, self._commands.wakeups.listen(), after, self._page(limit))
+        limit = self._page(limit)
+        return Following(self, self._database.wakeups(FACTS).listen(), after, limit)
 
     def feed_health(self, after: Checkpoint | None = None) -> FeedHealth:
         """Say how far a reader at this checkpoint is behind, and what its next read would wait for."""
@@ -67,7 +60,7 @@ class Following:
         self._limit = limit
         self._read_to = after
         self._ready: deque[Fact] = deque()
-        self._pace = Pace(feed.database, feed.settings)
+        self._pace = Pace(feed.database.dialect, feed.settings.feed_poll_ms)
         self.checkpoint = after
         """After the fact that was given last. Store it once that fact is dealt with."""
         self.waiting: Waiting | None = None
@@ -105,28 +98,3 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class Pace:
-    """How long a follower waits for a wake-up before it looks by itself."""
-
-    def __init__(self, database: Database, settings: Settings) -> None:
-        """Look soon at first: the wake-up for what was just committed may have been sent before."""
-        self._net_s = settings.feed_poll_ms / 1_000
-        if database.dialect == SQLITE:
-            # Other processes send no wake-up there, and looking costs next to nothing.
-            self._net_s /= _SQLITE_SHARE
-        self._woken_s = time.monotonic()
-
-    def woken(self) -> None:
-        """Something happened just now."""
-        self._woken_s = time.monotonic()
-
-    def pause_s(self, waiting: Waiting | None) -> float:
-        """Give the length of the next wait, in seconds."""
-        if waiting is not None:
-            # A rollback wakes nobody. The longer it takes, the less does one more moment matter.
-            return min(max(_SOON_S, waiting.waited_ms / 10_000), _LATER_S, self._net_s)
-        if time.monotonic() - self._woken_s < 2 * QUIET_S:
-            return min(2 * _SOON_S, self._net_s)
-        return self._net_s

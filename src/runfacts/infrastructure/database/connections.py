@@ -30,6 +30,7 @@ from runfacts.infrastructure.database.joining import join
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
 from runfacts.infrastructure.database.transactions import Reading, Row, Transaction
+from runfacts.infrastructure.database.wakeups import Wakeups
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = ["Database", "Reading", "Row", "Transaction"]
 _LEDGER_ID: Final = Statement(
     "ledger_id", select(ledger_meta.c.value).where(ledger_meta.c.key == constant("ledger_id"))
 )
+_POSTGRESQL_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Database:
@@ -59,6 +61,7 @@ class Database:
         # not fair.
         self._turn = threading.Lock()
         self._ledger_id: str | None = None
+        self._wakeups: dict[str, Wakeups] = {}
 
     def ledger_id(self) -> str:
         """Return the ledger's own id, by which another connection is known to lead to the same one."""
@@ -70,8 +73,14 @@ class Database:
             self._ledger_id = str(row[0])
         return self._ledger_id
 
+    def wakeups(self, channel: str) -> Wakeups:
+        """Give the wake-ups of a log: the same ones to everybody who uses this object."""
+        return self._wakeups.get(channel) or self._wakeups.setdefault(channel, Wakeups(self, channel))
+
     def close(self) -> None:
-        """Close every connection that is not in use."""
+        """Stop whoever listens, and close every connection that is not in use."""
+        for wakeups in list(self._wakeups.values()):
+            wakeups.close()
         self.engine.dispose()
 
     @contextmanager
@@ -136,9 +145,7 @@ class Database:
             else:
                 driver.autocommit = True
             try:
-                _begin(
-                    cursor, "BEGIN" if sqlite else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", self.driver_error
-                )
+                _begin(cursor, "BEGIN" if sqlite else _POSTGRESQL_SNAPSHOT, self.driver_error)
                 yield Reading(cursor, self)
                 driver.rollback()
             finally:

@@ -71,7 +71,7 @@ _POSITIONS: Final = _statement(
     " JOIN pg_depend AS dependency ON dependency.refobjid = attribute.attrelid"
     " AND dependency.refobjsubid = attribute.attnum AND dependency.deptype = 'i'"
     " JOIN pg_sequence AS sequence ON sequence.seqrelid = dependency.objid"
-    " WHERE attribute.attrelid = CAST('facts' AS regclass) AND attribute.attname = 'position'",
+    " WHERE attribute.attrelid = CAST(:relation AS regclass) AND attribute.attname = 'position'",
 )
 _PRIVILEGES: Final = _statement(
     "privileges",
@@ -124,18 +124,23 @@ def _postgresql(_database: Database, reading: Reading) -> Iterator[Defence]:
     primary = _value(reading, _PRIMARY) is True
     yield Defence("primary", primary, "this server is the primary" if primary else "this server is a standby")
     yield _triggers(reading, _TRIGGERS_POSTGRESQL, _POSTGRESQL_TRIGGERS)
-    row = reading.row(_POSITIONS)
-    yield Defence(
-        "positions",
-        row == (True, 1, False, 1),
-        "positions are an identity that only an INSERT draws from, one by one"
-        if row == (True, 1, False, 1)
-        else "positions must be GENERATED ALWAYS AS IDENTITY, CACHE 1, NO CYCLE, INCREMENT 1",
-    )
+    yield positions_drawn_one_by_one(reading, "facts")
     excess = [str(name) for (name,) in reading.rows(_PRIVILEGES)]
     yield Defence("privileges", not excess, _words("this role can only read and append facts", "this role may", excess))
     real = _value(reading, _TIME) is True
     yield Defence("time", real, "runfacts_now_ms() is the server's time" if real else "runfacts_now_ms() was replaced")
+
+
+def positions_drawn_one_by_one(reading: Reading, relation: str) -> Defence:
+    """Look how a table on PostgreSQL gives out its positions; reading it in order stands on that (R3.9)."""
+    ok = reading.row(_POSITIONS, {"relation": relation}) == (True, 1, False, 1)
+    return Defence(
+        "positions",
+        ok,
+        "positions are an identity that only an INSERT draws from, one by one"
+        if ok
+        else "positions must be GENERATED ALWAYS AS IDENTITY, CACHE 1, NO CYCLE, INCREMENT 1",
+    )
 
 
 def _value(reading: Reading, statement: Statement) -> object:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runfacts.domain.errors import DatabaseUnreachable
-from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import raise_translated
 from runfacts.infrastructure.database.transactions import Reading
+
+if TYPE_CHECKING:
+    from runfacts.infrastructure.database.connections import Database
 
 Answer = TypeVar("Answer")
 

@@ -1,5 +1,5 @@
 """
-Wake-ups: telling whoever follows the facts that there are new ones, and supervisors that somebody wants a Run to stop.
+Wake-ups: telling whoever follows a log that there is something new in it.
 
 A wake-up is a hint and carries nothing; readers also look by themselves now and then, and at a gap soon, because a
 rollback wakes nobody. Followers in the process that wrote are told directly. Those elsewhere are told on PostgreSQL by
@@ -8,9 +8,8 @@ process sends one at most every ``QUIET_S``; facts that are committed meanwhile 
 looking for twice that time after each wake-up. Only in a caller's transaction it must be inside, since the ledger does
 not see that commit (R4.5).
 
-There is a channel for each of the two. A cancellation request is announced at once, since nobody looks for it soon.
-
-There is no thread: a follower waits in its own, on its own connection.
+Each log has a channel of its own; that of the facts is ``FACTS``. There is no thread: a follower waits in its own, on
+its own connection.
 """
 
 from __future__ import annotations
@@ -20,54 +19,55 @@ import select
 import socket
 import time
 from contextlib import suppress
-from enum import StrEnum
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+from sqlalchemy import Connection, TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseError
-from runfacts.infrastructure.database.connections import Database
-from runfacts.infrastructure.database.dialects import POSTGRESQL
+from runfacts.domain.feeds import Waiting
+from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
 from runfacts.infrastructure.database.errors import raise_translated
 from runfacts.infrastructure.database.sessions import own_connection
 from runfacts.infrastructure.database.statements import Statement
-from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.database.transactions import Transaction
+
+if TYPE_CHECKING:
+    from runfacts.infrastructure.database.connections import Database
 
 log: Final = logging.getLogger("runfacts")
 
 QUIET_S: Final = 0.05
 """How long a process sends no further NOTIFY after one."""
 
-
-class Channel(StrEnum):
-    """What is listened to, by its name in the database."""
-
-    FACTS = "runfacts_facts"
-    CANCELLATIONS = "runfacts_cancellations"
-
+FACTS: Final = "runfacts_facts"
+"""The channel of the facts."""
+CANCELLATIONS: Final = "runfacts_cancellations"
+"""The channel of requests to stop (R9.4). Each is announced at once: nobody looks for it soon."""
 
 # It writes nothing that must last: no reason to wait for the disk.
-_NOTIFY: Final = {
-    channel: f"SELECT set_config('synchronous_commit', 'off', true), pg_notify('{channel}', '')" for channel in Channel
-}
-_NOTIFY_WITHIN: Final = {
-    channel: Statement("notify", {POSTGRESQL: f"SELECT pg_notify('{channel}', '')"}) for channel in Channel
-}
+_NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s, '')"
+_NOTIFY_WITHIN: Final = Statement("notify", {POSTGRESQL: "SELECT pg_notify(:channel, '')"})
+
+_SOON_S: Final = 0.005
+_LATER_S: Final = 0.1
+_SQLITE_SHARE: Final = 10
 
 
 class Wakeups:
-    """The wake-ups of one channel of a database. Safe to use from several threads."""
+    """The wake-ups of one log. Safe to use from several threads."""
 
-    def __init__(self, database: Database, channel: Channel = Channel.FACTS, *, quiet_s: float = QUIET_S) -> None:
-        """Nobody listens yet."""
+    def __init__(self, database: Database, channel: str) -> None:
+        """Nobody listens yet; ``channel`` is a plain identifier of at most 63 bytes."""
         self._database = database
         self._channel = channel
-        self._quiet_s = quiet_s
+        self._quiet_s = 0.0 if channel == CANCELLATIONS else QUIET_S
         self._listeners: WeakSet[Listener] = WeakSet()
         self._lock = Lock()
-        self._sent_s = -quiet_s
+        self._sent_s = -self._quiet_s
 
     def announce(self) -> None:
         """Say that facts were committed. Never fails: the facts are there, whoever hears of it."""
@@ -75,18 +75,16 @@ class Wakeups:
         if self._database.dialect == POSTGRESQL and self._turn():
             self._notify()
 
-    def announce_within(self, transaction: Reading) -> None:
+    def announce_within(self, transaction: Transaction, caller: Connection | Session) -> None:
         """Say with a caller's commit that there are facts, where the database can."""
-        if self._database.dialect == POSTGRESQL:
-            transaction.rows(_NOTIFY_WITHIN[self._channel])
+        connection = caller.connection() if isinstance(caller, Session) else caller
+        # PostgreSQL prepares no transaction that has notified anybody.
+        if self._database.dialect == POSTGRESQL and not isinstance(connection.get_transaction(), TwoPhaseTransaction):
+            transaction.rows(_NOTIFY_WITHIN, {"channel": self._channel})
 
-    def listen(self, *, connect: bool = True) -> Listener:
-        """Begin to listen: what is committed from now on wakes the listener, or is found by looking soon.
-
-        Where ``connect`` is false the listener connects when it first waits, and a database that cannot be reached
-        then is no error: it is tried again with every wait.
-        """
-        listener = Listener(self._database, self._channel, connect=connect)
+    def listen(self) -> Listener:
+        """Begin to listen: what is committed from now on wakes the listener, or is found by looking soon."""
+        listener = Listener(self._database, self._channel)
         with self._lock:
             self._listeners.add(listener)
         return listener
@@ -122,7 +120,7 @@ class Wakeups:
         driver: Any = fairy.driver_connection
         try:
             driver.autocommit = True
-            driver.execute(_NOTIFY[self._channel])
+            driver.execute(_NOTIFY, {"channel": self._channel})
             driver.autocommit = False
         except self._database.driver_error as error:
             log.debug("no wake-up was sent: %s", type(error).__name__)
@@ -134,7 +132,7 @@ class Wakeups:
 class Listener:
     """Waits for wake-ups, in the thread of whoever follows. ``stop`` and ``wake`` may be called from any thread."""
 
-    def __init__(self, database: Database, channel: Channel, *, connect: bool) -> None:
+    def __init__(self, database: Database, channel: str) -> None:
         """Listen from now on."""
         self._database = database
         self._channel = channel
@@ -144,8 +142,10 @@ class Listener:
         self._driver: Any = None
         self.stopped = False
         """Whether somebody has stopped it."""
-        if connect and database.dialect == POSTGRESQL:
-            self._connect()
+        if database.dialect == POSTGRESQL:
+            # What is wrong with the database, whoever reads it hears in better words.
+            with suppress(DatabaseError):
+                self._connect()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for a wake-up or a stop, at most so long; whether there was one."""
@@ -186,7 +186,7 @@ class Listener:
     def _connect(self) -> None:
         driver = own_connection(self._database)
         try:
-            driver.execute(f"LISTEN {self._channel}")
+            driver.execute(f'LISTEN "{self._channel}"')
         except self._database.driver_error as error:
             driver.close()
             raise_translated(error)
@@ -209,3 +209,28 @@ class Listener:
                 pass
         except self._database.driver_error:
             self._disconnect()
+
+
+class Pace:
+    """How long a follower waits for a wake-up before it looks by itself."""
+
+    def __init__(self, dialect: str, poll_ms: int) -> None:
+        """Look at least every ``poll_ms``. Soon at first: a wake-up may have been sent before anybody listened."""
+        self._net_s = poll_ms / 1_000
+        if dialect == SQLITE:
+            # Other processes send no wake-up there, and looking costs next to nothing.
+            self._net_s /= _SQLITE_SHARE
+        self._woken_s = time.monotonic()
+
+    def woken(self) -> None:
+        """Something happened just now."""
+        self._woken_s = time.monotonic()
+
+    def pause_s(self, waiting: Waiting | None) -> float:
+        """Give the length of the next wait, in seconds."""
+        if waiting is not None:
+            # A rollback wakes nobody. The longer it takes, the less does one more moment matter.
+            return min(max(_SOON_S, waiting.waited_ms / 10_000), _LATER_S, self._net_s)
+        if time.monotonic() - self._woken_s < 2 * QUIET_S:
+            return min(2 * _SOON_S, self._net_s)
+        return self._net_s

@@ -250,7 +250,7 @@ class LocalHost:
                 finally:
                     # After the end is recorded: whoever reads the output may be slow.
                     if tail is not None:
-                        tail.finish()
+                        tail.finish(self._detach)
         except BaseException:
             self._launcher.leave(process)
             raise

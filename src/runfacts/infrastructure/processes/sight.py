@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.domain.errors import DatabaseUnreachable, UnsupportedPlatform
 from runfacts.infrastructure.database.clocks import refuse_time_offset
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
@@ -84,7 +84,7 @@ class Lookout:
             return Sight.NOTHING
         try:
             refuse_time_offset(self.procfs)
-        except UnsupportedPlatform:
+        except DatabaseUnreachable:
             return Sight.NOTHING
         # In this order, a look that takes its time makes the boot older and never younger.
         now_ms = self.now_ms()

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from io import RawIOBase
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -22,7 +23,7 @@ class ByteSink(Protocol):
     """Where bytes are shown: a binary stream."""
 
     def write(self, data: bytes, /) -> int | None:
-        """Take the bytes, or the first of them, and say how many."""
+        """Take the bytes, or the first of them, and say how many; ``None`` means all, but for a raw stream none."""
         ...
 
     def flush(self) -> None:
@@ -50,10 +51,11 @@ class LiveTail:
         """Begin to copy."""
         self._thread.start()
 
-    def finish(self) -> None:
-        """Copy everything that is in the files now, then end."""
+    def finish(self, give_up: threading.Event | None = None) -> None:
+        """Copy everything that is in the files now, then end; a reader that stalls is left when ``give_up`` is set."""
         self._last_look.set()
-        self._thread.join()
+        while self._thread.is_alive() and not (give_up is not None and give_up.is_set()):
+            self._thread.join(self._poll_s)
 
     def stop(self) -> None:
         """End without a last look; what is being written to a stalled reader is left to it."""
@@ -110,7 +112,9 @@ class LiveTail:
                 taken = sink.write(data)
             except BlockingIOError as full:
                 taken = full.characters_written
-            data = data[taken or 0 :]
+            if taken is None:
+                taken = 0 if isinstance(sink, RawIOBase) else len(data)
+            data = data[taken:]
             if not taken:
                 self._stop.wait(self._poll_s)
 

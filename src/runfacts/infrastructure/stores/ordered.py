@@ -22,7 +22,7 @@ from runfacts.domain.errors import CheckpointLost, ReaderRefused
 from runfacts.domain.facts import Fact
 from runfacts.domain.feeds import Checkpoint, Waiting
 from runfacts.infrastructure.database.connections import Database
-from runfacts.infrastructure.database.defences import ORDERED_READING, defences_seen
+from runfacts.infrastructure.database.defences import ORDERED_READING, defences_seen, positions_drawn_one_by_one
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.sessions import Session
 from runfacts.infrastructure.database.statements import Statement
@@ -77,7 +77,7 @@ class OrderedRows:
             if gap is None:
                 return rows, None
             waiting = self._fences.look(reading, gap)
-            if ready or waiting is not None:
+            if waiting is not None:
                 return rows[:ready], waiting
 
 
@@ -107,7 +107,7 @@ class OrderedReader:
     def __init__(self, database: Database) -> None:
         """Connect to nothing yet."""
         self._database = database
-        self._rows = OrderedRows(database, table, self._check)
+        self._rows = OrderedRows(database, table, ordered_reading_of(database, table))
 
     def read(self, after: Checkpoint | None, limit: int) -> OrderedPage:
         """Give at most ``limit`` facts after a checkpoint; raises ``ReaderRefused`` and ``CheckpointLost``."""
@@ -129,7 +129,15 @@ class OrderedReader:
         """Give the connection back."""
         self._rows.close()
 
-    def _check(self, reading: Reading) -> None:
-        for defence in defences_seen(self._database, reading):
-            if defence.name in ORDERED_READING and not defence.ok:
-                raise ReaderRefused(defence.name, defence.detail)
+
+def ordered_reading_of(database: Database, table: Table) -> Callable[[Reading], None]:
+    """Give the check of what reading ``table`` in order stands on; it raises ``ReaderRefused``."""
+
+    def check(reading: Reading) -> None:
+        found = {defence.name: defence for defence in defences_seen(database, reading)}
+        found["positions"] = positions_drawn_one_by_one(reading, table.fullname)
+        for name in sorted(ORDERED_READING):
+            if not found[name].ok:
+                raise ReaderRefused(name, found[name].detail)
+
+    return check

@@ -1,0 +1,150 @@
+"""What the bench says: tables for people, differences from a baseline, and the tables of docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
+from benchmarks.figures import RATIO, Figure, Report
+
+_THOUSAND: Final = 1_000
+_TEN: Final = 10
+_PACKAGES: Final = ("eventsourcing", "sqlalchemy", "psycopg", "pydantic")
+_TO_BE_FILLED: Final = "to be filled"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A ratio that the product means to reach."""
+
+    case: str
+    setting: str
+    side: str
+    lowest: float
+
+
+_ONE: Final = "one-fact command"
+_SQL: Final = "ledger : sql"
+GOALS: Final = (
+    Goal(_ONE, "postgresql, disk, 1 writer", _SQL, 0.6),
+    Goal(_ONE, "postgresql, disk, 4 writers", _SQL, 0.55),
+    Goal(_ONE, "postgresql, disk, 16 writers", _SQL, 0.5),
+    Goal(_ONE, "postgresql, disk, 16 writers", "ledger : recorder", 2.5),
+    *(Goal(_ONE, f"sqlite, disk, {writers}", _SQL, 0.5) for writers in ("1 writer", "4 writers", "16 writers")),
+    *(Goal(_ONE, f"postgresql, RAM disk, {writers}", _SQL, 0.5) for writers in ("1 writer", "4 writers", "16 writers")),
+    *(Goal(_ONE, f"sqlite, RAM disk, {writers}", _SQL, 0.35) for writers in ("1 writer", "4 writers", "16 writers")),
+    Goal("replay", "sqlite, RAM disk, 1 writer", "replayed : decoded", 0.5),
+    Goal("replay", "postgresql, RAM disk, 1 writer", "replayed : decoded", 0.5),
+)
+"""What the ratios are meant to be at least."""
+
+
+def machine() -> dict[str, Any]:
+    """Say what the figures were taken on, without naming the machine."""
+    return {
+        "processors": len(os.sched_getaffinity(0)),
+        "architecture": platform.machine(),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "postgresql": "18",
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def table(report: Report) -> Iterator[str]:
+    """Give the lines of a report for people."""
+    yield ", ".join(f"{name} {value}" for name, value in report.machine.items())
+    if report.quick:
+        yield "QUICK: this shows that the bench works; the figures mean nothing"
+    case = None
+    for figure in report.figures:
+        if figure.case != case:
+            case = figure.case
+            yield ""
+            yield case
+        spread = f"{_number(figure.low)} to {_number(figure.high)}" if figure.turns > 1 else ""
+        value = f"{_number(figure.median):>9} {figure.unit}"
+        yield f"  {figure.setting:30} {figure.side:26} {value:20} {spread}".rstrip()
+    if report.fsync_us:
+        yield ""
+        yield "flush of a small append, before and after each case"
+    for flush in report.fsync_us:
+        yield f"  {flush['case']}, {flush['setting']}: {flush['before_us']} and {flush['after_us']} µs"
+    for note in report.notes:
+        yield ""
+        yield note
+
+
+def differences(old: Report, new: Report) -> Iterator[str]:
+    """Name what is new, gone, or beyond the other's spread."""
+    before = {figure.key: figure for figure in old.figures}
+    after = {figure.key: figure for figure in new.figures}
+    for key in sorted(before.keys() | after.keys()):
+        was, now = before.get(key), after.get(key)
+        if was is None:
+            yield f"new    {key}: {_number(after[key].median)}"
+        elif now is None:
+            yield f"gone   {key}: {_number(was.median)}"
+        elif not was.low <= now.median <= was.high and was.median:
+            change = (now.median / was.median - 1) * 100
+            yield (
+                f"{change:+5.0f}%  {key}: {_number(now.median)}, was {_number(was.median)}"
+                f" ({_number(was.low)} to {_number(was.high)})"
+            )
+
+
+def page_tables(report: Report | None) -> Iterator[str]:
+    """Give the tables of the page, in Markdown; without a report they say that they are to be filled."""
+    yield from _rows(("figure", "goal", "median", "lowest to highest", "reached"), _goal_rows(report))
+    if report is None:
+        return
+    yield ""
+    yield "Taken with " + ", ".join(f"{name} {value}" for name, value in report.machine.items()) + "."
+    yield ""
+    rows = (
+        (figure.case, figure.setting, figure.side, f"{_number(figure.median)} {figure.unit}", _spread(figure))
+        for figure in report.figures
+    )
+    yield from _rows(("case", "where", "who", "median", "lowest to highest"), rows)
+    if report.fsync_us:
+        times = [flush[when] for flush in report.fsync_us for when in ("before_us", "after_us")]
+        yield ""
+        yield f"Between the cases the flush of a small append took {min(times):,} to {max(times):,} µs."
+    for note in report.notes:
+        yield ""
+        yield f"{note[0].upper()}{note[1:]}."
+
+
+def _goal_rows(report: Report | None) -> Iterator[Sequence[str]]:
+    found = {} if report is None else {(each.case, each.setting, each.side): each for each in report.figures}
+    for goal in GOALS:
+        name = f"{goal.case}, {goal.setting}, {goal.side}"
+        figure = found.get((goal.case, goal.setting, goal.side))
+        if figure is None or figure.unit != RATIO:
+            yield name, f"≥ {goal.lowest}", _TO_BE_FILLED, "", ""
+        else:
+            reached = "yes" if figure.median >= goal.lowest else "**no**"
+            yield name, f"≥ {goal.lowest}", _number(figure.median), _spread(figure), reached
+
+
+def _rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"| {' | '.join('---' for _ in head)} |"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _spread(figure: Figure) -> str:
+    return f"{_number(figure.low)} to {_number(figure.high)}" if figure.turns > 1 else ""
+
+
+def _number(value: float) -> str:
+    if abs(value) >= _THOUSAND:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= _TEN else f"{value:.2f}"

@@ -1,0 +1,159 @@
+"""
+What ``doctor`` looks at (R4.4, R5, R8.2, R8.3).
+
+Every check says in words what it has seen. A database that cannot be opened is a check that is not ok, with the
+machine still looked at; a URL that cannot be understood is the caller's mistake and goes up. Nothing is written and
+nothing is made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from runfacts.domain.errors import DatabaseError, UnsupportedPlatform
+from runfacts.infrastructure.cli.invocation import Invocation
+from runfacts.infrastructure.database import opening, ownership, schema
+from runfacts.infrastructure.database.catalogue import count_unknown_types, server_version
+from runfacts.infrastructure.database.clocks import SystemClock
+from runfacts.infrastructure.database.connections import Database
+from runfacts.infrastructure.database.defences import defences
+from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.engines import sqlite_path
+from runfacts.infrastructure.ledger import Ledger
+from runfacts.infrastructure.processes.machine import lasting_machine_id
+from runfacts.infrastructure.processes.places import RECEIPT_SUFFIX
+from runfacts.infrastructure.processes.proofs import proofs
+from runfacts.infrastructure.processes.receipts import QUARANTINED_SUFFIX
+
+_MIB: Final = 1 << 20
+_CLOCKS_MAY_DIFFER_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+def look(invocation: Invocation) -> tuple[Check, ...]:
+    """Look at everything."""
+    return (*_of_the_database(invocation), *_of_this_machine(invocation))
+
+
+def _of_the_database(invocation: Invocation) -> Iterator[Check]:
+    try:
+        database = opening.connect(invocation.url, wal_limit_bytes=invocation.settings.wal_limit_bytes)
+    except (DatabaseError, UnsupportedPlatform) as error:
+        yield Check("database", ok=False, detail=str(error))
+        return
+    try:
+        try:
+            found = schema.compare(database)
+        except DatabaseError as error:
+            yield Check("database", ok=False, detail=str(error))
+            return
+        yield Check("database", ok=True, detail=_where(database))
+        up_to_date = found.revision == found.head
+        yield Check(
+            "schema",
+            ok=up_to_date,
+            detail=f"{found.revision}, the one of this release"
+            if up_to_date
+            else f"{found.revision or 'there is none'}, this release needs {found.head}: run `runfacts migrate`",
+        )
+        if up_to_date:
+            yield from _of_the_ledger(invocation, database)
+    finally:
+        database.close()
+
+
+def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check]:
+    for defence in defences(database):
+        yield Check(defence.name, ok=defence.ok, detail=defence.detail)
+    ledger = Ledger(database, invocation.settings, invocation.machine_id)
+    if database.dialect == SQLITE:
+        yield _owner(database, invocation)
+        yield _wal(database, invocation)
+    else:
+        yield _clock_difference(database)
+    yield _unknown_types(database)
+    yield _receipts(Path(ledger.places().directory))
+
+
+def _where(database: Database) -> str:
+    url = database.engine.url
+    place = str(sqlite_path(url)) if database.dialect == SQLITE else f"database {url.database or 'of the role'}"
+    with database.reading() as reading:
+        return f"{server_version(reading)}, {place}"
+
+
+def _owner(database: Database, invocation: Invocation) -> Check:
+    machine_id = lasting_machine_id(invocation.machine_id)
+    refusal = ownership.foreign(database, machine_id)
+    if refusal is not None:
+        return Check("owner", ok=False, detail=str(refusal))
+    bound = "this machine" if ownership.owner(database) is not None else "no machine yet: it has none that lasts"
+    return Check("owner", ok=True, detail=f"the ledger belongs to {bound}")
+
+
+def _wal(database: Database, invocation: Invocation) -> Check:
+    limit = invocation.settings.wal_limit_bytes
+    try:
+        size = os.stat(f"{sqlite_path(database.engine.url)}-wal").st_size  # noqa: PTH116 - a sibling by its suffix
+    except FileNotFoundError:
+        size = 0
+    seen = f"{size / _MIB:.1f} MiB of at most {limit / _MIB:.0f}"
+    if size <= limit:
+        return Check("wal", ok=True, detail=seen)
+    return Check("wal", ok=False, detail=f"{seen}: a reader that stays open keeps the log from being used again")
+
+
+def _clock_difference(database: Database) -> Check:
+    before = time.time_ns()
+    with database.transaction() as transaction:
+        there_ms = transaction.now_ms()
+    here_ms = (before + time.time_ns()) // 2_000_000
+    apart = there_ms - here_ms
+    detail = f"the server's clock, which decides, is {apart} ms from this machine's"
+    return Check("server clock", ok=abs(apart) <= _CLOCKS_MAY_DIFFER_MS, detail=detail)
+
+
+def _unknown_types(database: Database) -> Check:
+    with database.reading() as reading:
+        unknown = count_unknown_types(reading)
+    if not unknown:
+        return Check("fact types", ok=True, detail="all are known to this release")
+    names = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+    return Check("fact types", ok=False, detail=f"of a later release: {names}; their runs can be read, not changed")
+
+
+def _receipts(directory: Path) -> Check:
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - names only
+    except FileNotFoundError:
+        return Check("receipts", ok=True, detail=f"none; {directory} is made by the first `runfacts exec`")
+    except OSError as error:
+        return Check("receipts", ok=False, detail=f"{directory} cannot be read: {error.strerror}")
+    waiting = sum(name.endswith(RECEIPT_SUFFIX) for name in names)
+    aside = sum(name.endswith(QUARANTINED_SUFFIX) for name in names)
+    detail = f"{waiting} wait to be recorded, {aside} could not be believed and were set aside, in {directory}"
+    return Check("receipts", ok=not aside, detail=detail)
+
+
+def _of_this_machine(invocation: Invocation) -> Iterator[Check]:
+    try:
+        boot_id = SystemClock().boot_id()
+    except UnsupportedPlatform as error:
+        yield Check("clocks", ok=False, detail=str(error))
+    else:
+        yield Check("clocks", ok=True, detail=f"leases are kept by the boot clock of boot {boot_id}")
+    for proof in proofs(invocation.machine_id):
+        yield Check(proof.name, ok=proof.ok, detail=proof.detail)

@@ -1,0 +1,88 @@
+"""
+From an error to its stable code and exit code: one table (``error.code`` is API).
+
+A code stands for one exit code everywhere, but in ``exec``, whose failures all end with 125 because every other code
+belongs to the command that it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from runfacts.domain import errors
+
+REFUSED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+CONFLICT: Final = 4
+DATABASE: Final = 5
+SCHEMA: Final = 6
+EXEC_FAILED: Final = 125
+"""What ``exec`` ends with when it is ``runfacts`` that failed, not the command."""
+
+CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
+    {
+        click.ClickException: ("usage", USAGE),
+        errors.InvalidInput: ("usage", USAGE),
+        errors.InvalidSetting: ("invalid_setting", USAGE),
+        errors.NotFound: ("not_found", NOT_FOUND),
+        errors.RunVersionConflict: ("version_conflict", CONFLICT),
+        errors.IdempotencyConflict: ("idempotency_conflict", CONFLICT),
+        errors.DedupeConflict: ("idempotency_conflict", CONFLICT),
+        errors.Contended: ("busy", DATABASE),
+        errors.IllegalTransition: ("illegal_transition", REFUSED),
+        errors.NotAllowed: ("not_allowed", REFUSED),
+        errors.LegacyRun: ("legacy_run", REFUSED),
+        errors.UnsupportedPlatform: ("unsupported_platform", REFUSED),
+        errors.DatabaseError: ("database_unreachable", DATABASE),
+        errors.DatabaseReadOnly: ("database_read_only", DATABASE),
+        # Nothing can be written there now, whatever the reason; the message says which.
+        errors.DatabaseFull: ("database_read_only", DATABASE),
+        errors.DatabaseBusy: ("busy", DATABASE),
+        errors.ForeignMachine: ("foreign_machine", DATABASE),
+        errors.SchemaTooOld: ("schema_too_old", SCHEMA),
+        errors.SchemaTooNew: ("schema_too_new", SCHEMA),
+        errors.RunfactsError: ("not_allowed", REFUSED),
+        BaseException: ("internal", REFUSED),
+    }
+)
+"""Code and exit code of every kind of error; the closest ancestor of a type counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a user hears of an error."""
+
+    code: str
+    exit_code: int
+    message: str
+    """One line."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Look an error up in the table."""
+        code, exit_code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+        return cls(code, exit_code, " ".join(_words(error).split()))
+
+
+def _words(error: BaseException) -> str:
+    match error:
+        case click.UsageError():
+            words = error.format_message().rstrip(".")
+            where = "runfacts" if error.ctx is None else error.ctx.command_path
+            return f"{words} (see `{where} --help`)"
+        case click.ClickException():
+            return error.format_message()
+        case errors.RunfactsError():
+            return str(error)
+        case ModuleNotFoundError(name="click" | "rich"):
+            return "the command needs its extra: pip install 'runfacts[cli]'"
+        case OSError():
+            return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"
+        case _:
+            return f"this is a defect of runfacts ({type(error).__name__}); --debug shows where it is"

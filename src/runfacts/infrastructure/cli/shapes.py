@@ -1,0 +1,125 @@
+"""The objects that the command writes as JSON. Their fields are API: add some, rename and remove none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runfacts.domain.facts import Fact
+from runfacts.domain.views import AttemptView, CancellationView, Difference, Head, RunSummary, RunView, VerifyReport
+
+Shape = dict[str, Any]
+
+
+def summary_shape(run: RunSummary) -> Shape:
+    """A Run on the board."""
+    return {
+        "run_id": run.run_id,
+        "project": run.project,
+        "task": run.task,
+        "status": run.status.value,
+        "version": run.version,
+        "created_at_ms": run.created_at_ms,
+        "intent_at_ms": run.intent_at_ms,
+        "dispatch": None,
+        "recovery": None,
+    }
+
+
+def run_shape(run: RunView) -> Shape:
+    """One Run with its Attempts."""
+    return {
+        "run_id": run.run_id,
+        "project": run.project,
+        "task": run.task,
+        "status": run.status.value,
+        "version": run.version,
+        "execution_owner": run.execution_owner.value,
+        "idempotency_key": run.idempotency_key,
+        "retry_of_run_id": run.retry_of_run_id,
+        "created_at_ms": run.created_at_ms,
+        "updated_at_ms": run.updated_at_ms,
+        "finished_at_ms": run.finished_at_ms,
+        "attempts": [_attempt_shape(attempt) for attempt in run.attempts],
+        "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
+        "recovery": None,
+    }
+
+
+def _attempt_shape(attempt: AttemptView) -> Shape:
+    return {
+        "attempt_id": attempt.attempt_id,
+        "number": attempt.number,
+        "status": attempt.status.value,
+        "executor_type": attempt.executor_type,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "error_code": attempt.error_code,
+        "error_summary": attempt.error_summary,
+        "observed": attempt.observed,
+        "lease": attempt.lease.value,
+        "lease_expires_at_ms": attempt.lease_expires_at_ms,
+        "claimed_at_ms": attempt.claimed_at_ms,
+        "started_at_ms": attempt.started_at_ms,
+        "running_at_ms": attempt.running_at_ms,
+        "finished_at_ms": attempt.finished_at_ms,
+    }
+
+
+def _cancellation_shape(cancellation: CancellationView) -> Shape:
+    return {
+        "requested_at_ms": cancellation.requested_at_ms,
+        "kind": cancellation.kind.value,
+        "reason": cancellation.reason,
+        "dispatch": None,
+    }
+
+
+def fact_shape(fact: Fact) -> Shape:
+    """A line of the audit trail."""
+    return {
+        "position": fact.position,
+        "run_id": fact.run_id,
+        "sequence": fact.sequence,
+        "type": fact.type,
+        "schema_version": fact.schema_version,
+        "project": fact.project,
+        "attempt_id": fact.attempt_id,
+        "actor_type": str(fact.actor.type),
+        "actor_id": fact.actor.id,
+        "recorded_at_ms": fact.recorded_at_ms,
+        "payload": _payload(fact),
+    }
+
+
+def _payload(fact: Fact) -> object:
+    """Give what is stored, also where this release does not know the type; text that is no JSON stays text."""
+    try:
+        return json.loads(fact.payload_text)
+    except ValueError:
+        return fact.payload_text
+
+
+def head_shape(head: Head) -> Shape:
+    """A line of ``verify --heads``."""
+    return {"run_id": head.run_id, "version": head.version, "hash": head.hash}
+
+
+def report_shape(report: VerifyReport, differences: list[Difference]) -> Shape:
+    """What ``verify`` found."""
+    return {
+        "runs": report.runs,
+        "facts": report.facts,
+        "unknown_types": report.unknown_types,
+        "differences": [
+            {
+                "run_id": item.run_id,
+                "kind": item.kind,
+                "field": item.field,
+                "recorded": item.recorded,
+                "recomputed": item.recomputed,
+                "sequence": item.sequence,
+            }
+            for item in differences
+        ],
+    }

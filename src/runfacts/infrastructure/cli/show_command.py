@@ -1,0 +1,71 @@
+"""``runfacts show``: one Run with its Attempts."""
+
+from __future__ import annotations
+
+import click
+
+from runfacts.domain.ids import canonical_id
+from runfacts.domain.views import AttemptView, RunView
+from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
+from runfacts.infrastructure.cli.shapes import run_shape
+
+
+@click.command("show", cls=EverywhereCommand)
+@click.argument("run_id", metavar="RUN")
+@pass_invocation
+def command(invocation: Invocation, run_id: str) -> None:
+    """One run with its attempts."""
+    run_id = canonical_id("run id", run_id)
+    with invocation.ledger() as ledger:
+        run = ledger.run(run_id)
+    if invocation.json:
+        output.write_json(run_shape(run))
+        return
+    output.sheet(_fields(run))
+    if run.attempts:
+        output.write("")
+        output.table(
+            ("attempt", "number", "status", "end", "executor", "lease", "at"),
+            [
+                (
+                    attempt.attempt_id,
+                    attempt.number,
+                    attempt.status.value,
+                    how_it_ended(attempt),
+                    attempt.executor_type,
+                    attempt.lease.value,
+                    output.moment(attempt.finished_at_ms or attempt.started_at_ms or attempt.claimed_at_ms),
+                )
+                for attempt in run.attempts
+            ],
+        )
+
+
+def how_it_ended(attempt: AttemptView) -> str | None:
+    """Give the end of an Attempt in a few words."""
+    if attempt.signal is not None:
+        return f"signal {attempt.signal}"
+    if attempt.error_code is not None:
+        return attempt.error_code
+    return None if attempt.exit_code is None else f"exit code {attempt.exit_code}"
+
+
+def _fields(run: RunView) -> dict[str, output.Cell]:
+    fields: dict[str, output.Cell] = {
+        "run": run.run_id,
+        "project": run.project,
+        "task": run.task,
+        "status": run.status.value,
+        "version": run.version,
+        "created": output.moment(run.created_at_ms),
+        "finished": output.moment(run.finished_at_ms),
+    }
+    if run.idempotency_key is not None:
+        fields["key"] = run.idempotency_key
+    if run.retry_of_run_id is not None:
+        fields["retry of"] = run.retry_of_run_id
+    if run.cancellation is not None:
+        fields["asked to stop"] = output.moment(run.cancellation.requested_at_ms)
+        fields["why"] = run.cancellation.reason or run.cancellation.kind.value
+    return fields

@@ -1,0 +1,149 @@
+"""The bench runs from end to end, and its hand-written opponent writes what the ledger writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import sql_sides
+from benchmarks.figures import Figure, Report
+from benchmarks.ledger_sides import STEPS_PER_RUN, one_fact
+from benchmarks.texts import differences, page_tables, table
+from runfacts import Ledger
+from runfacts.domain.facts import Fact
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the bench's command as a process of its own."""
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
+    ended = bench("run", "--quick", "--json")
+
+    assert ended.returncode == 0, ended.stderr
+    report = Report.from_json(json.loads(ended.stdout))
+    assert {figure.case for figure in report.figures} == {
+        "one-fact command",
+        "one-fact command, history not kept",
+        "whole life",
+        "replay",
+        "disk of 1,000 runs",
+        "written for one fact",
+        "import",
+        "open a new SQLite ledger",
+        "memory of an idle SQLite ledger",
+        "peak memory",
+    }
+    assert {figure.side for figure in report.figures if figure.unit == "ratio"} == {
+        "ledger : sql",
+        "ledger : recorder",
+        "ledger, facts read : sql",
+        "replayed : decoded",
+    }
+    assert all(figure.median > 0 for figure in report.figures)
+    assert any(note.startswith("edge: ") for note in report.notes)
+    (tmp_path / "new.json").write_text(ended.stdout)
+    refused = bench("baseline", str(tmp_path / "new.json"))
+    assert (refused.returncode, refused.stderr) == (1, "a quick run is no baseline\n")
+
+
+def test_an_unknown_case_is_refused() -> None:
+    ended = bench("run", "one-fakt")
+
+    assert ended.returncode == 2
+    assert "no such case: one-fakt" in ended.stderr
+
+
+def written_by_hand(database_url: str) -> tuple[Fact, ...]:
+    """The facts of one Run after the hand-written side has taken its steps on it."""
+    side = sql_sides.one_fact(database_url)
+    taken = sum(side.prepare(STEPS_PER_RUN))
+    side.close()
+    assert taken == STEPS_PER_RUN
+    return only_run(database_url)
+
+
+def only_run(database_url: str) -> tuple[Fact, ...]:
+    """The facts of the database's only Run, whose rows are what the facts amount to."""
+    with Ledger.open(database_url) as ledger:
+        report = ledger.verify()
+        assert (report.runs, report.facts, report.differences) == (1, 7 + STEPS_PER_RUN, ())
+        return ledger.history(ledger.runs().items[0].run_id)
+
+
+def test_the_hand_written_rows_pass_verification(database_url: str) -> None:
+    facts = written_by_hand(database_url)
+
+    assert [fact.type for fact in facts[-2:]] == ["run.waiting_approval", "run.running"]
+
+
+def test_the_ledger_writes_facts_of_the_same_kind_and_size(database_url: str) -> None:
+    side = one_fact(database_url)
+    assert sum(side.prepare(STEPS_PER_RUN)) == STEPS_PER_RUN
+    side.close()
+
+    last = only_run(database_url)[-1]
+
+    assert (last.type, last.payload_text, last.actor.id, last.dedupe_key) == ("run.running", "{}", "bench", None)
+
+
+@pytest.fixture
+def report() -> Report:
+    """Two figures and their ratio."""
+    setting = "sqlite, disk, 1 writer"
+    return Report(
+        {"processors": 2},
+        quick=False,
+        figures=[
+            Figure.of("one-fact command", setting, "ledger", "commits/s", [1_000, 1_200, 1_100]),
+            Figure.of("one-fact command", setting, "ledger : sql", "ratio", [0.5, 0.7, 0.6]),
+        ],
+        fsync_us=[{"case": "one-fact command", "setting": setting, "before_us": 250, "after_us": 2_400}],
+        notes=["edge: nothing"],
+    )
+
+
+def test_the_table_has_medians_and_spreads(report: Report) -> None:
+    assert list(table(report)) == [
+        "processors 2",
+        "",
+        "one-fact command",
+        "  sqlite, disk, 1 writer         ledger                         1,100 commits/s  1,000 to 1,200",
+        "  sqlite, disk, 1 writer         ledger : sql                    0.60 ratio      0.50 to 0.70",
+        "",
+        "flush of a small append, before and after each case",
+        "  one-fact command, sqlite, disk, 1 writer: 250 and 2400 µs",
+        "",
+        "edge: nothing",
+    ]
+
+
+def test_a_comparison_names_what_left_the_spread(report: Report) -> None:
+    setting = "sqlite, disk, 1 writer"
+    now = Report({}, quick=False, figures=[Figure.of("one-fact command", setting, "ledger", "commits/s", [550])])
+
+    assert list(differences(report, now)) == [
+        "gone   one-fact command, sqlite, disk, 1 writer, ledger : sql, ratio: 0.60",
+        "  -50%  one-fact command, sqlite, disk, 1 writer, ledger, commits/s: 550.0, was 1,100 (1,000 to 1,200)",
+    ]
+    assert list(differences(report, report)) == []
+
+
+def test_the_page_says_which_goals_are_reached(report: Report) -> None:
+    lines = list(page_tables(report))
+
+    assert "| one-fact command, sqlite, disk, 1 writer, ledger : sql | ≥ 0.5 | 0.60 | 0.50 to 0.70 | yes |" in lines
+    assert "| one-fact command, sqlite, disk, 4 writers, ledger : sql | ≥ 0.5 | to be filled |  |  |" in lines
+    assert "Between the cases the flush of a small append took 250 to 2,400 µs." in lines
+
+
+def test_the_page_is_what_the_baseline_gives() -> None:
+    assert bench("page", "--check").returncode == 0

@@ -1,0 +1,250 @@
+"""
+What is committed once is recorded once, and the caller hears the truth, also when the connection breaks (R4.6).
+
+PostgreSQL commits and then cannot say so while it waits for a standby that does not exist: its connection is ended
+just then, which is the real thing. That needs a server of the test's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from every_command import COMMANDS, Act
+from runfacts import (
+    Claimed,
+    Contended,
+    DatabaseUnreachable,
+    Ledger,
+    OutcomeUnknown,
+    Recorded,
+    Renewed,
+    Repeated,
+    Started,
+)
+from runfacts.infrastructure.database.errors import LostRace
+from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
+from runfacts.testing.plugin import make_template
+from runfacts.testing.postgres import PostgresServer, PostgresVersion
+from runfacts.testing.steps import CallAt, FailAt, listening
+from stages import ANA, WORKER, claimed, created, one_writer, queued, types, unchanged
+from waiting import until
+
+every_command = pytest.mark.parametrize("prepare", COMMANDS, ids=lambda prepare: prepare.__name__)
+SESSIONS = (
+    "SELECT pid FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name = 'runfacts' AND pid <> pg_backend_pid()"
+)
+
+
+def end_sessions(url: str) -> None:
+    """End every session of a ledger, as an administrator or a broken network does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid, 30000) FROM ({SESSIONS}) AS found")
+
+
+@every_command
+def test_a_connection_that_breaks_before_the_commit_costs_nothing(
+    ledger_factory: ThrowAwayLedgers, prepare: Callable[[Ledger], Act]
+) -> None:
+    ledger, other = ledger_factory(), ledger_factory()
+    act = prepare(other)
+    expected = type(act(ledger, None))
+    again = prepare(other)
+    if one_writer(ledger):
+        # There is no connection that could break; what fails before the commit is not committed.
+        before = contents_of(ledger)
+        with listening(ledger, FailAt("sql:before:commit", ZeroDivisionError)), pytest.raises(ZeroDivisionError):
+            again(ledger, None)
+        assert contents_of(ledger) == before
+        answer = again(ledger, None)
+    else:
+        breaking = CallAt("sql:before:commit", lambda: end_sessions(ledger_factory.url))
+        with listening(ledger, breaking):
+            answer = again(ledger, None)
+        assert breaking.count == 2
+    assert type(answer) is expected
+    assert ledger.verify().clean
+
+
+@every_command
+def test_a_connection_that_breaks_after_the_commit_changes_no_answer(
+    ledger_factory: ThrowAwayLedgers, prepare: Callable[[Ledger], Act]
+) -> None:
+    ledger, other = ledger_factory(), ledger_factory()
+    act = prepare(other)
+    expected = type(act(ledger, None))
+    again = prepare(other)
+    count = len(contents_of(other)["facts"])
+    if one_writer(ledger):
+        with listening(ledger, FailAt("sql:after:commit", ZeroDivisionError)), pytest.raises(ZeroDivisionError):
+            again(ledger, None)
+    else:
+        breaking = CallAt("sql:after:commit", lambda: end_sessions(ledger_factory.url))
+        with listening(ledger, breaking):
+            assert type(again(ledger, None)) is expected
+        assert breaking.count == 1
+    assert 1 <= len(contents_of(other)["facts"]) - count <= 2
+    assert ledger.verify().clean
+
+
+def test_a_command_that_failed_after_its_commit_is_a_repetition_by_its_key(ledger: Ledger) -> None:
+    run_id = created(ledger)
+    with listening(ledger, FailAt("sql:after:commit", ZeroDivisionError)), pytest.raises(ZeroDivisionError):
+        ledger.queue(run_id, actor=ANA, dedupe_key="q")
+    assert isinstance(ledger.queue(run_id, actor=ANA, dedupe_key="q"), Repeated)
+    assert types(ledger, run_id) == ["run.created", "run.queued"]
+
+
+def test_a_renewal_whose_connection_breaks_is_made_again(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory()
+    claim = claimed(ledger)
+    facts = ledger.history(claim.run_id)
+    broken = FailAt("sql:before:commit", LostRace("deadlock")) if one_writer(ledger) else None
+    breaking = broken or CallAt("sql:before:commit", lambda: end_sessions(ledger_factory.url))
+    with listening(ledger, breaking):
+        assert isinstance(ledger.renew(claim), Renewed)
+    assert breaking.count == 2
+    assert ledger.history(claim.run_id) == facts
+
+
+def test_a_renewal_that_loses_every_race_is_contended(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory(decide_retries=2)
+    claim = claimed(ledger)
+    losing = FailAt("sql:before:commit", LostRace("deadlock"), nth=0)
+    with unchanged(ledger), listening(ledger, losing), pytest.raises(Contended) as caught:
+        ledger.renew(claim)
+    assert caught.value.tries == 3
+
+
+@pytest.fixture(params=[16, 18], scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """A server of this module's own, of each version."""
+    version: PostgresVersion = request.param
+    with PostgresServer.start(version) as server:
+        yield server
+
+
+@pytest.fixture
+def ledgers(server: PostgresServer) -> Iterator[ThrowAwayLedgers]:
+    """Ledgers on a fresh database of that server."""
+    url = server.create_database(make_template(server))
+    with ThrowAwayLedgers(url) as ledgers:
+        yield ledgers
+    server.drop_database(url)
+
+
+class Standby:
+    """A standby that does not exist, and for which every commit waits as long as it is asked for."""
+
+    def __init__(self, url: str) -> None:
+        self._admin = psycopg.connect(url, autocommit=True)
+        # Our own look must not be counted, and our own commits must not wait.
+        self._admin.execute("SET application_name = 'test'")
+        self._admin.execute("SET synchronous_commit = 'local'")
+
+    def ask(self, names: str) -> None:
+        """Make the server ask for standbys of these names, or for none."""
+        self._admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self._admin.execute("SELECT pg_reload_conf()")
+        until(lambda: self._one("SHOW synchronous_standby_names") == names)
+
+    def waiting(self) -> bool:
+        """Whether a ledger has committed and waits to be allowed to say so."""
+        return bool(self._one(f"SELECT count(*) FROM ({SESSIONS} AND wait_event = 'SyncRep') AS found"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._admin.close()
+
+    def _one(self, statement: str) -> Any:  # noqa: ANN401 - whatever the statement gives
+        row = self._admin.execute(statement).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def unanswered(url: str, command: Callable[[], object], break_it: Callable[[], None]) -> object:
+    """Run a command whose COMMIT succeeds and is never answered; its answer, or its error."""
+    standby = Standby(url)
+    standby.ask("nobody")
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[object] = pool.submit(command)
+        until(standby.waiting)
+        break_it()
+        answer = future.exception(timeout=30) or future.result()
+    standby.close()
+    return answer
+
+
+def end_unanswered(ledgers: ThrowAwayLedgers, command: Callable[[], object]) -> object:
+    """Do so by ending the connection; the server answers others."""
+    answer = unanswered(ledgers.url, command, lambda: end_sessions(ledgers.url))
+    ask_nobody(ledgers.url)
+    return answer
+
+
+def ask_nobody(url: str) -> None:
+    """Let commits be answered again."""
+    standby = Standby(url)
+    standby.ask("")
+    standby.close()
+
+
+def test_a_commit_that_was_never_answered_is_looked_up(ledgers: ThrowAwayLedgers) -> None:
+    ledger = ledgers()
+    run_id = created(ledger)
+    ledger.queue(run_id, actor=ANA)
+
+    def claim() -> object:
+        return ledger.claim(run_id, actor=WORKER, executor_type="batch")
+
+    answer = end_unanswered(ledgers, claim)
+    assert isinstance(answer, Claimed)
+    assert answer.version == 4
+    commands: list[tuple[Callable[[], object], type, int]] = [
+        (lambda: ledger.start(answer.claim, actor=WORKER), Started, 5),
+        (lambda: ledger.running(answer.claim, actor=WORKER), Recorded, 7),
+    ]
+    for command, kind, version in commands:
+        after = end_unanswered(ledgers, command)
+        assert isinstance(after, kind)
+        assert ledger.run(run_id).version == version
+    assert types(ledger, run_id) == [
+        "run.created",
+        "run.queued",
+        "run.dispatching",
+        "attempt.claimed",
+        "attempt.starting",
+        "attempt.running",
+        "run.running",
+    ]
+    assert ledger.verify().clean
+
+
+def test_a_new_run_that_was_never_answered_is_there_once(ledgers: ThrowAwayLedgers) -> None:
+    ledger = ledgers()
+    run_id = end_unanswered(ledgers, lambda: created(ledger))
+    assert [item.run_id for item in ledger.runs().items] == [run_id]
+
+
+def test_where_nobody_can_be_asked_the_outcome_is_unknown(server: PostgresServer, ledgers: ThrowAwayLedgers) -> None:
+    ledger = ledgers()
+    run_id = queued(ledger)
+
+    def claim() -> object:
+        return ledger.claim(run_id, actor=WORKER, executor_type="batch", dedupe_key="c")
+
+    answer = unanswered(ledgers.url, claim, server.stop_immediately)
+    with pytest.raises(DatabaseUnreachable):
+        ledger.run(run_id)
+    server.restart()
+    ask_nobody(ledgers.url)
+    assert isinstance(answer, OutcomeUnknown)
+    with ThrowAwayLedgers(ledgers.url) as later:
+        # It had been committed; the dedupe key says so.
+        assert later().run(run_id).version == 4
+        assert not isinstance(later().claim(run_id, actor=WORKER, executor_type="batch", dedupe_key="c"), Claimed)
