@@ -267,8 +267,11 @@ class _Stopping:
         return prove_leader(self._handle, self._pidfd, self._procfs, self._pidfds)
 
     def _is_gone(self) -> bool:
-        """Tell whether the kernel says that the group has no member at all; without the flag it cannot be asked."""
-        return self._by_group and self._pidfd is not None and self._pidfds.ask(self._pidfd, group=True) is Sent.GONE
+        """Tell whether it is certain that the group has no member at all, zombies included."""
+        if self._by_group and self._pidfd is not None:
+            return self._pidfds.ask(self._pidfd, group=True) is Sent.GONE
+        # A number is not used again while it is a group's: what has it now came after the whole group.
+        return self._leader() is Leader.REAPED and self._procfs.stat(self._handle.pid) is not None
 
     def _send(self, aim: _Aim, number: Signals, wanted_ms: int) -> _Shot:
         """Send to everybody aimed at (``OutOfTime``)."""
@@ -291,7 +294,7 @@ class _Stopping:
             members = self._members.look()
             all_proven = all(member.ours or member in sent_to for member in members)
             if not all_proven and not (aim.leader_lives and self._leader() in {Leader.ALIVE, Leader.ZOMBIE}):
-                shot.unproven = True
+                shot.unproven = not self._is_gone()
                 break
         return shot
 
