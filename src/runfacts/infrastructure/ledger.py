@@ -9,8 +9,10 @@ no thread runs while a ledger is open.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.cancellation import Cancellation
@@ -23,9 +25,20 @@ from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 
+if TYPE_CHECKING:
+    from runfacts.domain.cancellation.controllers import ExecutionController
+    from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
+    from runfacts.infrastructure.database.connections import Database
+    from runfacts.infrastructure.supervision import Duty, Supervision
+
 
 class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
+
+    def __init__(self, database: Database, settings: Settings, machine_id: str | None = None) -> None:
+        """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
+        super().__init__(database, settings, machine_id)
+        self._supervisions: WeakSet[Supervision] = WeakSet()
 
     @classmethod
     def open(
@@ -64,8 +77,45 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         )
         return cls(database, settings, machine_id)
 
+    def supervise(
+        self,
+        *,
+        controllers: Iterable[ExecutionController] = (),
+        local: bool = True,
+        duties: Iterable[Duty] | None = None,
+        interval_ms: int | None = None,
+        on_cycle: Callable[[SupervisorReport], None] | None = None,
+        on_diagnostic: Callable[[Diagnostic], None] | None = None,
+    ) -> Supervision:
+        """Give a worker that delivers cancellations, enforces deadlines and records receipts (R9).
+
+        It serves what ``controllers`` serve and, unless ``local`` is false, this machine's own commands
+        (``UnsupportedPlatform`` elsewhere than on Linux). ``duties`` are its parts, all if left out. Nothing runs until
+        its ``cycle`` or ``start`` is called; between two cycles it waits ``interval_ms`` unless a request wakes it.
+        ``on_cycle`` is told what each cycle of the thread counted, ``on_diagnostic`` what failed; by default that is
+        logged. A lease that does not outlast the controllers is refused (``InvalidSetting``, R8.7).
+        """
+        from runfacts.infrastructure.supervision import Duty, Supervision, log_diagnostic
+
+        supervision = Supervision(
+            self,
+            controllers=controllers,
+            local=local,
+            duties=tuple(Duty) if duties is None else duties,
+            interval_ms=self._within("interval_ms", interval_ms),
+            on_cycle=on_cycle,
+            on_diagnostic=on_diagnostic or log_diagnostic,
+        )
+        self._supervisions.add(supervision)
+        return supervision
+
     def close(self) -> None:
-        """Close every connection and end who follows. A closed ledger cannot be used; closing again does nothing."""
+        """Stop who supervises, end who follows and close every connection.
+
+        A closed ledger cannot be used; closing again does nothing.
+        """
+        for supervision in tuple(self._supervisions):
+            supervision.stop()
         self._ordered.close()
         self._database.close()
 

@@ -95,6 +95,12 @@ class LifecycleRunner:
         with self._lock:
             return self._life is not None and not self._life.stopped.is_set()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no cycle is under way and none is armed."""
+        with self._lock:
+            return self._life is None or self._life.ended.is_set()
+
     def start(self) -> None:
         """Begin: the first cycle runs at once.
 
@@ -112,9 +118,9 @@ class LifecycleRunner:
             self._life = life
 
     def wake(self) -> None:
-        """End the pause; during a cycle, the next one follows at once."""
-        with self._lock:
-            life = self._life
+        """End the pause; during a cycle, the next one follows at once. As safe in a signal handler as the bell is."""
+        # Without the lock: a signal handler may have interrupted whoever holds it.
+        life = self._life
         if life is not None:
             life.bell.wake()
 

@@ -64,7 +64,7 @@ class Completion:
         claim = AttemptClaim(receipt.run_id, receipt.attempt_id, 0, "", receipt.token)
         self._steps.reached("launch:before:finish")
         answer = self._finish(claim, receipt, actor, group_left=receipt.group_left)
-        if isinstance(answer, StopNotProven) and group_is_gone(handle, self._machine, self._procfs):
+        if isinstance(answer, StopNotProven) and self.group_is_gone(handle):
             answer = self._finish(claim, receipt, actor, group_left=False)
         self._steps.reached("launch:after:finish")
         if not isinstance(answer, StopNotProven):
@@ -73,6 +73,10 @@ class Completion:
                 _remove(path)
             self._steps.reached("launch:after:receipt-removed")
         return answer
+
+    def group_is_gone(self, handle: str | None) -> bool:
+        """Tell whether the group of a handle is proven to have no living member."""
+        return group_is_gone(handle, self._machine, self._procfs)
 
     def _finish(
         self, claim: AttemptClaim, receipt: Receipt, actor: Actor, *, group_left: bool

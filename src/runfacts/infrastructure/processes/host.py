@@ -8,6 +8,8 @@ Hosting one Attempt on this machine, from its claim to its end (R10).
 
 Until the gate opens, every way out closes it, and the command never runs. After that, every way out leaves the
 command to its keeper, and the receipt brings the end. The host records an end only from a receipt: it never guesses.
+
+A cancellation is delivered beside it (``Stops``); then the host looks on until the whole group is gone (R6.5).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from runfacts.infrastructure.processes.held import HeldPidfds
 from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec, require_usable
 from runfacts.infrastructure.processes.lease import HeldLease, boot_ms
 from runfacts.infrastructure.processes.places import AttemptFiles, Places
-from runfacts.infrastructure.processes.ports import HostLedger
+from runfacts.infrastructure.processes.ports import HostLedger, Stops
 from runfacts.infrastructure.processes.prepared import LaunchFailed, PreparedProcess
 from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
 from runfacts.infrastructure.processes.tail import ByteSink, LiveTail
@@ -50,6 +52,7 @@ from runfacts.infrastructure.steps import NO_STEPS, Steps
 _LOG: Final = logging.getLogger("runfacts.host")
 
 _UNKNOWN_RETRY_S: Final = 0.25
+_ASK_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +145,13 @@ class LocalHost:
         stdout: ByteSink | None = None,
         stderr: ByteSink | None = None,
         held: HeldPidfds | None = None,
+        stops: Stops | None = None,
         steps: Steps = NO_STEPS,
     ) -> None:
         """``stdout`` and ``stderr`` are where a command's output is shown while it runs; ``None`` shows nothing.
 
         ``held`` gets the descriptor of each command's process from before its gate opens, for the controller (R8.5).
+        ``stops`` delivers cancellations of what is hosted here; without one that is left to supervisors (R9.5).
         """
         self._ledger = ledger
         self._launcher = launcher
@@ -156,6 +161,7 @@ class LocalHost:
         self._poll_s = poll_ms / 1000
         self._sinks = (stdout, stderr)
         self._held = held or HeldPidfds()
+        self._stops = stops
         self._steps = steps
         self._completion = Completion(ledger, launcher.machine, steps=steps)
         self._detach = threading.Event()
@@ -182,7 +188,13 @@ class LocalHost:
         if isinstance(claimed, NotClaimable):
             return NotHosted(run_id, claimed)
         claim = claimed.claim
-        lease = HeldLease(self._ledger, claim, lease_ms=self._lease_ms, asked_at_ms=asked_at_ms)
+        lease = HeldLease(
+            self._ledger,
+            claim,
+            lease_ms=self._lease_ms,
+            asked_at_ms=asked_at_ms,
+            on_intent=None if self._stops is None else self._stops.wake,
+        )
         files = self._places.of(claim.attempt_id)
         self._steps.reached("launch:before:start")
         started = self._ledger.start(claim, actor=actor, log_path=files.stdout, receipt_path=files.receipt)
@@ -207,7 +219,8 @@ class LocalHost:
         with process:
             self._held.release_ended()
             self._held.hold(claim.attempt_id, process.leader_pidfd, process.handle)
-            outcome = self._go_through_the_gate(claim, process, files, lease, actor)
+            with nullcontext() if self._stops is None else self._stops.hosting(claim.attempt_id):
+                outcome = self._go_through_the_gate(claim, process, files, lease, actor)
             if not _may_have_to_be_stopped(outcome):
                 self._held.release(claim.attempt_id)
             return outcome
@@ -246,7 +259,7 @@ class LocalHost:
                     self._launcher.leave(process)
                     return Detached(claim.run_id, claim.attempt_id)
                 try:
-                    return self._conclude(claim, process, files, actor)
+                    return self._conclude(claim, process, files, lease, actor)
                 finally:
                     # After the end is recorded: whoever reads the output may be slow.
                     if tail is not None:
@@ -291,14 +304,19 @@ class LocalHost:
         return True
 
     def _conclude(
-        self, claim: AttemptClaim, process: PreparedProcess, files: AttemptFiles, actor: Actor
+        self, claim: AttemptClaim, process: PreparedProcess, files: AttemptFiles, lease: HeldLease, actor: Actor
     ) -> HostedOutcome:
         receipt = read_receipt(files.receipt, run_id=claim.run_id, attempt_id=claim.attempt_id)
         match receipt:
             case Receipt():
                 handle = process.handle.encode()
-                answer = self._completion.record(receipt, files, handle=handle, actor=actor)
-                return Ended(claim.run_id, claim.attempt_id, outcome_of(receipt), answer)
+                while True:
+                    answer = self._completion.record(receipt, files, handle=handle, actor=actor)
+                    if not isinstance(answer, StopNotProven):
+                        return Ended(claim.run_id, claim.attempt_id, outcome_of(receipt), answer)
+                    if not self._outlast(handle, lease):
+                        self._launcher.leave(process)
+                        return Detached(claim.run_id, claim.attempt_id)
             case Unbelievable():
                 return KeeperLost(claim.run_id, claim.attempt_id, f"its receipt was set aside: {receipt.reason}")
             case None:
@@ -312,6 +330,19 @@ class LocalHost:
         ):
             return collected
         return KeeperLost(claim.run_id, claim.attempt_id, _why_no_receipt(process.keeper_code))
+
+    def _outlast(self, handle: str, lease: HeldLease) -> bool:
+        """Look at what is left of the group until it is time to ask again; false when the host was asked to go."""
+        if self._stops is not None:
+            self._stops.wake()
+        # Asked now and then in any case: somebody else may have ended the Attempt.
+        deadline = time.monotonic() + _ASK_AGAIN_S
+        while time.monotonic() < deadline and not self._completion.group_is_gone(handle):
+            if self._detach.is_set():
+                return False
+            lease.keep()
+            time.sleep(self._poll_s)
+        return not self._detach.is_set()
 
     def _collected_elsewhere(self, claim: AttemptClaim) -> Ended | None:
         """Give the end as it is recorded, when another process of this scope consumed the receipt first."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Final
 
 from runfacts.domain.answers import AttemptClaim, RenewalRefused, Renewed
@@ -25,8 +26,19 @@ _MARGIN: Final = 0.1  # of the lease
 class HeldLease:
     """One Attempt's execution lease, in the hands of its host."""
 
-    def __init__(self, ledger: HostLedger, claim: AttemptClaim, *, lease_ms: int, asked_at_ms: int) -> None:
-        """``asked_at_ms`` is ``boot_ms()`` from before the claim was asked for."""
+    def __init__(
+        self,
+        ledger: HostLedger,
+        claim: AttemptClaim,
+        *,
+        lease_ms: int,
+        asked_at_ms: int,
+        on_intent: Callable[[], None] | None = None,
+    ) -> None:
+        """``asked_at_ms`` is ``boot_ms()`` from before the claim was asked for.
+
+        ``on_intent`` is called when a renewal is answered that somebody wants the Run to stop.
+        """
         self._ledger = ledger
         self._claim = claim
         self._lease_ms = lease_ms
@@ -34,6 +46,7 @@ class HeldLease:
         self._tried_at_ms = asked_at_ms
         self._refused = False
         self._told = False
+        self._on_intent = on_intent
 
     @property
     def is_trusted(self) -> bool:
@@ -66,9 +79,11 @@ class HeldLease:
             _LOG.warning("attempt %s: its lease is not renewed: %s", self._claim.attempt_id, error)
             return False
         match answer:
-            case Renewed():
+            case Renewed(intent=intent):
                 self._counts_from_ms = asked_at_ms
                 self._told = False
+                if intent is not None and self._on_intent is not None:
+                    self._on_intent()
             case RenewalRefused():
                 self._refused = True
         return self.is_trusted

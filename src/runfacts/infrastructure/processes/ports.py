@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from runfacts.domain.actors import Actor
@@ -84,4 +85,16 @@ class HostLedger(CompletionLedger, Protocol):
 
     def run(self, run_id: str) -> RunView:
         """Read the Run as it stands."""
+        ...
+
+
+class Stops(Protocol):
+    """Who delivers the cancellations of what a host hosts (R9.5)."""
+
+    def hosting(self, attempt_id: str) -> AbstractContextManager[None]:
+        """Look after an Attempt within the block."""
+        ...
+
+    def wake(self) -> None:
+        """Look now: an intent was seen, or more is left of a cancelled command than its process."""
         ...

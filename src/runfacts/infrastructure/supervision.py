@@ -1,0 +1,202 @@
+"""
+Supervision: what a worker does for a ledger besides hosting, wired together (R9).
+
+``Ledger.supervise()`` gives one. It serves the executor types and scopes of its controllers, and by itself this
+machine's own. Run ``cycle`` yourself, or ``start`` a thread that does and ``stop`` it. Any number may work side by
+side, in one process or in many: the database decides who acts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from runfacts.domain.actors import Actor, ActorType
+from runfacts.domain.cancellation.controllers import Controllers, ExecutionController
+from runfacts.domain.cancellation.dispatcher import Dispatcher
+from runfacts.domain.cancellation.supervisor import (
+    Counters,
+    Diagnostic,
+    Diagnostics,
+    Part,
+    Stopping,
+    Supervisor,
+    SupervisorReport,
+)
+from runfacts.domain.errors import AlreadyStarted
+from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.lifecycle import LifecycleRunner
+from runfacts.infrastructure.own_run import OwnRuns, drain_of
+from runfacts.infrastructure.tokens import new_id
+
+if TYPE_CHECKING:
+    from runfacts.infrastructure.ledger import Ledger
+    from runfacts.infrastructure.processes.held import HeldPidfds
+
+log: Final = logging.getLogger("runfacts")
+
+_OWN_SHARE_OF_INTERVAL: Final = 10
+
+
+class Duty(StrEnum):
+    """The parts of a cycle, in the order in which they run."""
+
+    COMPLETION = "completion"
+    """Record the receipts of this machine's commands (R10.2)."""
+    DEADLINES = "deadlines"
+    """Ask Runs to stop whose time is over (R10.4)."""
+    CANCELLATION = "cancellation"
+    """Deliver cancellations (R7, R8)."""
+
+
+def log_diagnostic(diagnostic: Diagnostic) -> None:
+    """Write a diagnostic to the library's log."""
+    about = "" if diagnostic.run_id is None else f" (run {diagnostic.run_id})"
+    words = f": {diagnostic.detail}" if diagnostic.detail else ""
+    log.warning("%s failed%s: %s%s", diagnostic.part, about, diagnostic.error, words)
+
+
+class Supervision:
+    """Serves cancellations, deadlines and receipts of one ledger. Cycles are run by one thread at a time."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        controllers: Iterable[ExecutionController] = (),
+        local: bool = True,
+        duties: Iterable[Duty] = tuple(Duty),
+        interval_ms: int,
+        on_cycle: Callable[[SupervisorReport], None] | None = None,
+        on_diagnostic: Callable[[Diagnostic], None] = log_diagnostic,
+    ) -> None:
+        """See ``Ledger.supervise``."""
+        settings = ledger.settings
+        self.owner = new_id()
+        """This incarnation of a worker, drawn anew for each (R7.3)."""
+        self._actor = Actor(ActorType.SUPERVISOR, self.owner)
+        self._ledger = ledger
+        self._on_cycle = on_cycle
+        self._diagnostics = Diagnostics(on_diagnostic)
+        wanted = frozenset(Duty(duty) for duty in duties)
+        found = list(controllers)
+        if local:
+            found.append(local_controller(ledger, None))
+        self._dispatcher = dispatcher_of(ledger, Controllers(found), self.owner, self._diagnostics)
+        parts: dict[Duty, Callable[[Stopping], Counters]] = {
+            Duty.DEADLINES: self._request_due_deadlines,
+            Duty.CANCELLATION: lambda stopping: self._dispatcher.cycle(stopping).as_dict(),
+        }
+        if local:
+            # Receipts are this machine's own executor's.
+            parts[Duty.COMPLETION] = self._collect_receipts
+        self._supervisor = Supervisor(
+            [Part(duty.value, parts[duty]) for duty in Duty if duty in wanted & parts.keys()], self._diagnostics
+        )
+        self._runner = LifecycleRunner(
+            self._run,
+            pause_ms=lambda: interval_ms,
+            drain_ms=settings.drain_ms,
+            diagnostics=self._diagnostics,
+            bell=ledger.cancellation_bell,
+            name="runfacts-supervision",
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started, and not stopped since."""
+        return self._runner.running
+
+    def cycle(self) -> SupervisorReport:
+        """Run one cycle now, in this thread (``AlreadyStarted``: one of its own runs them)."""
+        if not self._runner.idle:
+            raise AlreadyStarted
+        return self._supervisor.cycle()
+
+    def start(self) -> None:
+        """Run cycle after cycle in a thread that keeps no process alive (``AlreadyStarted``)."""
+        self._runner.start()
+
+    def wake(self) -> None:
+        """Run the next cycle now."""
+        self._runner.wake()
+
+    def stop(self, drain_ms: int | None = None) -> bool:
+        """Run no further cycle, wait at most ``drain_ms`` for the one under way, and tell whether it has ended."""
+        return self._runner.stop(drain_ms)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self, stopping: Stopping) -> None:
+        report = self._supervisor.cycle(stopping)
+        if self._on_cycle is not None:
+            self._on_cycle(report)
+
+    def _collect_receipts(self, stopping: Stopping) -> Counters:
+        del stopping
+        return asdict(self._ledger.collect_receipts(actor=self._actor))
+
+    def _request_due_deadlines(self, stopping: Stopping) -> Counters:
+        del stopping
+        return {"requested": self._ledger.request_due_deadlines(actor=self._actor)}
+
+
+def local_controller(ledger: Ledger, held: HeldPidfds | None) -> ExecutionController:
+    """Make the controller of this machine's own executor (``UnsupportedPlatform``)."""
+    from runfacts.infrastructure.processes.local_controller import LocalController
+
+    settings = ledger.settings
+    return LocalController(
+        ledger.machine(),
+        grace_ms=settings.grace_ms,
+        poll_ms=settings.poll_ms,
+        held=held,
+        steps=ledger.database.steps,
+    )
+
+
+def dispatcher_of(ledger: Ledger, controllers: Controllers, owner: str, diagnostics: Diagnostics) -> Dispatcher:
+    """Make a dispatcher within the ledger's settings (``InvalidSetting``: the lease is too short, R8.7)."""
+    settings = ledger.settings
+    return Dispatcher(
+        ledger,
+        controllers,
+        owner=owner,
+        lease_ms=settings.cancel_lease_ms,
+        page=settings.cancel_page,
+        pages=settings.cancel_pages,
+        monotonic=time.monotonic,
+        on_error=lambda run_id, error: diagnostics.report(Duty.CANCELLATION.value, error, run_id),
+    )
+
+
+def own_runs_of(ledger: Ledger, held: HeldPidfds, *, worker_id: str) -> OwnRuns:
+    """Make what looks after the Runs that this process hosts; ``held`` is shared with its hosts (R9.5)."""
+    settings = ledger.settings
+    diagnostics = Diagnostics(log_diagnostic)
+    controllers = Controllers([local_controller(ledger, held)])
+    interval_ms = settings.interval_ms
+    if ledger.database.dialect == SQLITE:
+        # Other processes ring no bell there, and one look costs next to nothing.
+        interval_ms //= _OWN_SHARE_OF_INTERVAL
+    return OwnRuns(
+        ledger,
+        dispatcher_of(ledger, controllers, worker_id, diagnostics),
+        actor=Actor.worker(worker_id),
+        interval_ms=interval_ms,
+        drain_ms=drain_of(controllers.worst_case_ms),
+        bell=ledger.cancellation_bell,
+        diagnostics=diagnostics,
+    )
