@@ -83,7 +83,7 @@ def play(root: Path, machine: MachineIdentity, leaders_user: int, *, by_group: b
     target = StopTarget("run", attempt_id, "local", machine.scope, handle.encode(), handle.pid)
     result = stop_as_nobody(target, machine, by_group=by_group)
     ended = os.waitid(os.P_PID, leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    said = {
+    said: dict[str, object] = {
         "result": result.result,
         "escalation": result.escalation,
         "leader_ended_by": None if ended is None else ended.si_status,
@@ -100,7 +100,7 @@ def main() -> None:
     """Play all scenes."""
     machine = MachineIdentity.of_this_process()
     root = Path(sys.argv[1])
-    said = {
+    said: dict[str, object] = {
         f"{name}/{how}": play(root / name / how, machine, user, by_group=how == "group")
         for name, user in (("mixed", NOBODY), ("foreign", 0))
         for how in ("group", "members")

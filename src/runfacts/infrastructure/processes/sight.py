@@ -143,6 +143,8 @@ class Lookout:
         Its first process is there as long as it is, and when that one ends all others end with it.
         """
         for pid in self.procfs.pids():
+            if pid == 1:
+                continue  # the first process of the initial namespace is in no other, and root may not look at it
             try:
                 found = (self.procfs.root / str(pid) / "ns/pid").stat().st_ino
             except (FileNotFoundError, ProcessLookupError):
