@@ -5,22 +5,29 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from journal_ledger import JournalLedger
 from process_bench import Bench
-from process_watch import kill, state_of, wait_until
+from process_watch import DEADLINE_S, kill, state_of, wait_until
+from runfacts.domain.actors import Actor
+from runfacts.domain.answers import Finished
 from runfacts.domain.cancellation.controllers import StopResult
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.payloads import Escalation
 from runfacts.domain.recovery.evidence import Evidence, Unknown
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.held import HeldPidfds
+from runfacts.infrastructure.processes.host import Command, Ended, LocalHost
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.local_evidence import LocalEvidence
 from runfacts.infrastructure.processes.procfs import ProcFs
+from runfacts.testing.steps import CallAt
 from stop_scene import RecordingPidfds, StopScene, TimeIs
 
+RUN = "019316d5-0000-7000-8000-000000000001"
 SURVIVORS = StopResult(DispatchResult.GROUP_SURVIVORS)
 TERMINATED = StopResult(DispatchResult.TERMINATION_REQUESTED, Escalation.TERM)
 
@@ -186,3 +193,30 @@ def test_a_launched_command_is_stopped_whole_and_its_keeper_tells_the_end(
         assert process.wait(60)
     receipt = bench.receipt(spec.files, spec)
     assert (receipt.signal, receipt.exit_code) == (signal.SIGKILL, None)
+
+
+def test_a_host_holds_its_command_until_the_group_is_gone(bench: Bench, pidfds: RecordingPidfds) -> None:
+    """C09: the member has no cookie, and only the host's descriptor reaches it."""
+    ledger = JournalLedger(bench.root / "journal")
+    held = HeldPidfds()
+    steps = CallAt("launch:after:gate", lambda: ledger.cancel(RUN))
+    host = LocalHost(ledger, bench.launcher, bench.places, held=held, steps=steps, poll_ms=10)
+    command = Command(("sh", "-c", "env -i sleep 600 & exit 7"))
+    with ThreadPoolExecutor(1) as pool:
+        hosted = pool.submit(host.run, RUN, command, actor=Actor.executor("local"))
+        wait_until(lambda: any("pid" in attempt for attempt in ledger.attempts().values()), "its process is recorded")
+        [(attempt_id, attempt)] = ledger.attempts().items()
+        wait_until(lambda: state_of(attempt["pid"]) is None, "the leader is reaped")
+        scene = StopScene(bench.root, bench.launcher.machine, attempt_id)
+        handle = ProcessHandle.decode(attempt["handle"])
+        # Another process of this machine has no such descriptor, and must not touch what it cannot prove.
+        assert LocalController(scene.machine, pidfds=pidfds).stop(scene.target(handle), TimeIs()) == SURVIVORS
+        assert pidfds.sent == []
+        controller = LocalController(scene.machine, held=held, pidfds=pidfds, poll_ms=5, grace_ms=60_000)
+        assert controller.stop(scene.target(handle), TimeIs()) == TERMINATED
+        outcome = hosted.result(DEADLINE_S)
+    assert isinstance(outcome, Ended)
+    assert isinstance(outcome.answer, Finished)
+    assert ledger.attempts()[attempt_id]["status"] == "cancelled"
+    with held.borrow(attempt_id, handle) as pidfd:
+        assert pidfd is None
