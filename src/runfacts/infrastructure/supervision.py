@@ -146,11 +146,13 @@ class Supervision:
 
     def _collect_receipts(self, stopping: Stopping) -> Counters:
         del stopping
-        return asdict(self._ledger.collect_receipts(actor=self._actor))
+        counted = asdict(self._ledger.collect_receipts(actor=self._actor))
+        return {"seen": counted.pop("found"), "claimed": 0, **counted}
 
     def _request_due_deadlines(self, stopping: Stopping) -> Counters:
         del stopping
-        return {"requested": self._ledger.request_due_deadlines(actor=self._actor)}
+        requested = self._ledger.request_due_deadlines(actor=self._actor)
+        return {"seen": requested, "claimed": 0, "requested": requested}
 
 
 def local_controller(ledger: Ledger, held: HeldPidfds | None) -> ExecutionController:

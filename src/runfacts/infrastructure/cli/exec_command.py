@@ -2,35 +2,37 @@
 ``runfacts exec``: one command under the ledger, in the foreground.
 
 stdout and the exit code are the command's own. What ``runfacts`` has to say goes to stderr, the Run's id first, so
-that whoever loses the terminal can find the Run again. Ctrl-C and SIGTERM end the host and leave the command to its
-keeper: its outcome arrives by its receipt.
+that whoever loses the terminal can find the Run again. Ctrl-C and SIGTERM cancel the Run, and the host waits for its
+end; a second one ends the host and leaves the command to its keeper and to supervisors.
 """
 
 from __future__ import annotations
 
-import logging
+import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from logging.handlers import MemoryHandler
-from types import FrameType
-from typing import Final, Self, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
 
 import click
 
 from runfacts.domain.actors import Actor
-from runfacts.domain.answers import AlreadyCreated
+from runfacts.domain.answers import AlreadyCreated, Finished, LateCallback, Repeated, StopNotProven
 from runfacts.domain.errors import RunfactsError
-from runfacts.domain.lifecycle import TERMINAL_RUN, RunStatus
+from runfacts.domain.lifecycle import TERMINAL_RUN, IntentKind, RunStatus
 from runfacts.domain.views import RunView
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.descriptors import Descriptor
 from runfacts.infrastructure.cli.failures import CONFLICT, EXEC_FAILED
+from runfacts.infrastructure.cli.interruption import SIGNALLED, Interruption
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
+from runfacts.infrastructure.cli.log_lines import log_held_back
+from runfacts.infrastructure.cli.seconds import Seconds
 from runfacts.infrastructure.cli.shapes import run_shape
 from runfacts.infrastructure.ledger import Ledger
+from runfacts.infrastructure.own_run import OwnRuns
+from runfacts.infrastructure.processes.held import HeldPidfds
 from runfacts.infrastructure.processes.host import (
     Command,
     Detached,
@@ -43,15 +45,16 @@ from runfacts.infrastructure.processes.host import (
     NotStarted,
 )
 from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.supervision import own_runs_of
 from runfacts.infrastructure.tokens import new_id
 
 TIMED_OUT: Final = 124
 """The exit code of a command that was stopped because its time was over."""
-SIGNALLED: Final = 128
-"""Added to the number of the signal that ended a command."""
+CANCELLED: Final = SIGNALLED + signal.SIGTERM
+"""The exit code of a cancelled run whose command says nothing else, or 0: it must not look like success."""
 
 _FOLLOW_EVERY_S: Final = 0.25
-_LOG_LINES_KEPT: Final = 1_000
+_LEAVE_WITHIN_MS: Final = 1_000
 
 
 class ExecCommand(EverywhereCommand):
@@ -67,25 +70,37 @@ class ExecCommand(EverywhereCommand):
 @click.option("--project", default="default", show_default=True, help="The project that the run belongs to.")
 @click.option("--task", default="command", show_default=True, help="What the run is about.")
 @click.option("--key", help="Run it once: a run of the project that has this key is shown instead.")
+@click.option("--timeout", "timeout_ms", type=Seconds(), metavar="S", help="Stop it after so many seconds.")
 @click.option("--stdin", is_flag=True, help="Let the command read stdin; else it has /dev/null.")
 @click.argument("arguments", metavar="-- CMD ...", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_invocation
 def command(
-    invocation: Invocation, *, project: str, task: str, key: str | None, stdin: bool, arguments: tuple[str, ...]
+    invocation: Invocation,
+    *,
+    project: str,
+    task: str,
+    key: str | None,
+    timeout_ms: int | None,
+    stdin: bool,
+    arguments: tuple[str, ...],
 ) -> int:
     """Run a command under the ledger, in the foreground, and exit with its code.
 
-    After Ctrl-C the command runs on. 128+n says that signal n ended it, 127 that it was not found, 126 that it cannot
-    be executed, 125 that runfacts itself failed.
+    Ctrl-C stops the command; a second one leaves it running. 128+n says that signal n ended it, 124 that its time was
+    over, 127 that it was not found, 126 that it cannot be executed, 125 that runfacts itself failed.
     """
     if not arguments[0]:
         raise click.UsageError("The command is empty")
-    with invocation.ledger() as ledger, _logging_held_back(debug=invocation.debug) as show_log:
+    with invocation.ledger() as ledger, log_held_back(debug=invocation.debug) as show_log:
         machine = ledger.machine()
         ledger.places().make()
+        worker_id, held = new_id(), HeldPidfds()
+        own = own_runs_of(ledger, held, worker_id=worker_id)
         collected = ledger.collect_receipts()
-        with _Interruption() as interruption:
-            created = ledger.create(actor=invocation.actor, task=task, project=project, idempotency_key=key)
+        with Interruption() as interruption:
+            created = ledger.create(
+                actor=invocation.actor, task=task, project=project, idempotency_key=key, timeout_ms=timeout_ms
+            )
             run = created.run
             output.say(f"run {run.run_id}")
             show_log()
@@ -95,7 +110,6 @@ def command(
                 return _existing(invocation, run)
             ledger.queue(run.run_id, actor=invocation.actor)
             stderr = Descriptor.of(sys.stderr)
-            worker_id = new_id()
             host = LocalHost(
                 ledger,
                 Launcher(machine, gate_timeout_ms=ledger.settings.gate_timeout_ms, steps=ledger.database.steps),
@@ -105,18 +119,55 @@ def command(
                 poll_ms=ledger.settings.poll_ms,
                 stdout=Descriptor.of(sys.stdout),
                 stderr=stderr,
+                held=held,
+                stops=own,
                 steps=ledger.database.steps,
             )
-            interruption.tell(host.detach)
-            try:
-                outcome = host.run(run.run_id, Command(arguments, stdin=stdin), actor=Actor.worker(worker_id))
-            except RunfactsError:
-                output.say(f"run {run.run_id} is left as it is; if its command runs, its outcome will be recorded")
-                raise
-            finally:
-                if stderr is not None:
-                    stderr.end_line()
-            return _end(invocation, ledger, run.run_id, outcome, interruption)
+            with _looking_after(own, interruption):
+                _obey(interruption, own, host, run.run_id, invocation.actor)
+                try:
+                    outcome = host.run(run.run_id, Command(arguments, stdin=stdin), actor=Actor.worker(worker_id))
+                except RunfactsError:
+                    output.say(f"run {run.run_id} is left as it is; if its command runs, its outcome will be recorded")
+                    raise
+                finally:
+                    if stderr is not None:
+                        stderr.end_line()
+                if not isinstance(outcome, NotHosted):
+                    # What a delivery under way still records belongs to what is shown.
+                    _leave(own, interruption)
+                return _end(invocation, ledger, run.run_id, outcome, interruption)
+
+
+@contextmanager
+def _looking_after(own: OwnRuns, interruption: Interruption) -> Iterator[None]:
+    """Deliver the Run's cancellation within the block."""
+    own.start()
+    try:
+        yield
+    finally:
+        _leave(own, interruption)
+
+
+def _leave(own: OwnRuns, interruption: Interruption) -> None:
+    """Wait for a delivery under way, unless nobody wants to wait."""
+    own.stop(_LEAVE_WITHIN_MS if interruption.times > 1 else None)
+
+
+def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str, actor: Actor) -> None:
+    """Cancel the Run at the first interruption, leave it alone at the second (R10.5)."""
+
+    def interrupted() -> None:
+        if interruption.times > 1:
+            host.detach()
+            return
+        name = "Ctrl-C" if interruption.signal is signal.SIGINT else "SIGTERM"
+        own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=f"{name} at the host")
+        # Not by the stream, which this may have interrupted.
+        with suppress(OSError, ValueError, AttributeError):
+            os.write(sys.stderr.fileno(), f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n".encode())
+
+    interruption.tell(interrupted)
 
 
 def exit_code_of(run: RunView) -> int:
@@ -124,10 +175,12 @@ def exit_code_of(run: RunView) -> int:
     last = run.attempts[-1] if run.attempts else None
     if run.status is RunStatus.TIMED_OUT:
         return TIMED_OUT
+    if last is not None and last.signal is not None:
+        return SIGNALLED + last.signal
+    if run.status is RunStatus.CANCELLED:
+        return (last.exit_code if last is not None else None) or CANCELLED
     if last is None:
         return EXEC_FAILED
-    if last.signal is not None:
-        return SIGNALLED + last.signal
     if run.status is RunStatus.SUCCEEDED:
         return last.exit_code or 0
     # A failure without a code of its own, or with 0, must not look like success.
@@ -143,26 +196,26 @@ def _existing(invocation: Invocation, run: RunView) -> int:
 
 
 def _end(
-    invocation: Invocation, ledger: Ledger, run_id: str, outcome: HostedOutcome, interruption: _Interruption
+    invocation: Invocation, ledger: Ledger, run_id: str, outcome: HostedOutcome, interruption: Interruption
 ) -> int:
     """Say what has to be said about an end, and give its exit code."""
     match outcome:
-        case Ended(outcome=ended):
+        case Ended(outcome=ended, answer=answer):
             if ended.error_summary is not None:
                 output.say(f"runfacts: {output.visible(ended.error_summary)}")
             code = ended.exit_code if ended.signal is None else SIGNALLED + ended.signal
-            code = EXEC_FAILED if code is None else code
+            code = _code_of_end(_status_of(answer), EXEC_FAILED if code is None else code)
         case Detached():
-            output.say(f"run {run_id} goes on; its outcome is recorded by the next `runfacts exec` on this ledger")
+            output.say(_left_alone(ledger, run_id))
             code = interruption.exit_code
         case NotHosted():
             return _follow(invocation, ledger, run_id, interruption)
-        case NotStarted(answer=answer):
-            output.say(f"runfacts: the command was not started: {answer.reason}")
-            code = EXEC_FAILED
-        case NeverRan(detail=detail):
+        case NotStarted(answer=refused):
+            output.say(f"runfacts: the command was not started: {refused.reason}")
+            code = _code_of_end(refused.run_status, EXEC_FAILED)
+        case NeverRan(detail=detail, answer=told):
             output.say(f"runfacts: the command never ran: {detail}")
-            code = EXEC_FAILED
+            code = EXEC_FAILED if told is None else _code_of_end(_status_of(told), EXEC_FAILED)
         case KeeperLost(reason=reason):
             output.say(f"runfacts: nobody knows how the command ended: {reason}")
             code = EXEC_FAILED
@@ -174,14 +227,39 @@ def _end(
     return code
 
 
-def _follow(invocation: Invocation, ledger: Ledger, run_id: str, interruption: _Interruption) -> int:
+def _left_alone(ledger: Ledger, run_id: str) -> str:
+    """Say what becomes of a Run whose host goes."""
+    with suppress(RunfactsError):
+        if ledger.run(run_id).cancellation is not None:
+            return f"run {run_id} is left alone; `runfacts supervise` goes on with stopping it"
+    return f"run {run_id} goes on; its outcome is recorded by `runfacts supervise` or the next `runfacts exec`"
+
+
+def _status_of(answer: Finished | Repeated | LateCallback | StopNotProven) -> RunStatus:
+    return answer.status if isinstance(answer, Repeated) else answer.run_status
+
+
+def _code_of_end(status: RunStatus, code: int) -> int:
+    """Give the exit code of a command that ended with ``code`` in a Run that has this status now."""
+    if status is RunStatus.TIMED_OUT:
+        return TIMED_OUT
+    if status is RunStatus.CANCELLED and code in {0, EXEC_FAILED}:
+        return CANCELLED
+    return code
+
+
+def _follow(invocation: Invocation, ledger: Ledger, run_id: str, interruption: Interruption) -> int:
     """Wait for the end of a Run that somebody else has claimed."""
-    output.say(f"run {run_id} was claimed by another worker; following it")
-    while (run := ledger.run(run_id)).status not in TERMINAL_RUN:
-        if interruption.happened.wait(_FOLLOW_EVERY_S):
-            output.say(f"run {run_id} goes on with its worker")
+    run = ledger.run(run_id)
+    if run.status not in TERMINAL_RUN:
+        output.say(f"run {run_id} was claimed by another worker; following it")
+    while run.status not in TERMINAL_RUN:
+        if interruption.times > 1:
+            output.say(f"run {run_id} is left alone, with its worker")
             _show(invocation, run)
             return interruption.exit_code
+        interruption.wait(_FOLLOW_EVERY_S)
+        run = ledger.run(run_id)
     _show(invocation, run)
     return exit_code_of(run)
 
@@ -190,65 +268,3 @@ def _show(invocation: Invocation, run: RunView | None) -> None:
     """Write the last line of stderr, for programs."""
     if invocation.json and run is not None:
         output.say(output.as_json(run_shape(run)))
-
-
-class _Interruption:
-    """Ctrl-C and SIGTERM, kept for the one who can act on them. A context manager, for the main thread."""
-
-    def __init__(self) -> None:
-        self.happened = threading.Event()
-        self._number = signal.SIGINT
-        self._listeners: list[Callable[[], None]] = []
-        self._before: dict[int, signal._HANDLER] = {}
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code that shells give for the signal."""
-        return SIGNALLED + self._number
-
-    def tell(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when it happens, and now if it has happened."""
-        self._listeners.append(listener)
-        if self.happened.is_set():
-            listener()
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Whoever started this process with a signal ignored (nohup, a shell's "&") wants it ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._keep)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _keep(self, number: int, _frame: FrameType | None) -> None:
-        self._number = signal.Signals(number)
-        self.happened.set()
-        for listener in self._listeners:
-            listener()
-
-
-@contextmanager
-def _logging_held_back(*, debug: bool) -> Iterator[Callable[[], None]]:
-    """Show the library's log on stderr, but nothing before the function that is given is called."""
-    shown: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(logging.Formatter("runfacts: %(message)s"))
-    held = MemoryHandler(_LOG_LINES_KEPT, flushLevel=logging.CRITICAL + 1, target=shown)
-    log = logging.getLogger("runfacts")
-    before = log.level
-    log.setLevel(logging.DEBUG if debug else logging.WARNING)
-    log.addHandler(held)
-
-    def show() -> None:
-        held.flushLevel = logging.NOTSET
-        held.flush()
-
-    try:
-        yield show
-    finally:
-        show()
-        log.removeHandler(held)
-        log.setLevel(before)
-        held.close()

@@ -25,6 +25,15 @@ SCHEMA: Final = 6
 EXEC_FAILED: Final = 125
 """What ``exec`` ends with when it is ``runfacts`` that failed, not the command."""
 
+
+class WaitTimeout(errors.RunfactsError):
+    """A Run has not ended within the time that somebody wanted to wait for it."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        """Name the Run and where it stands."""
+        super().__init__(f"run {run_id} has not ended in time; it is {status}")
+
+
 CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
     {
         click.ClickException: ("usage", USAGE),
@@ -47,6 +56,7 @@ CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
         errors.ForeignMachine: ("foreign_machine", DATABASE),
         errors.SchemaTooOld: ("schema_too_old", SCHEMA),
         errors.SchemaTooNew: ("schema_too_new", SCHEMA),
+        WaitTimeout: ("wait_timeout", REFUSED),
         errors.RunfactsError: ("not_allowed", REFUSED),
         BaseException: ("internal", REFUSED),
     }

@@ -33,8 +33,10 @@ READER_GONE: Final = 141
 COMMANDS: Final = MappingProxyType(
     {
         "exec": "exec_command",
+        "supervise": "supervise_command",
         "list": "list_command",
         "show": "show_command",
+        "cancel": "cancel_command",
         "audit": "audit_command",
         "verify": "verify_command",
         "facts": "facts_command",

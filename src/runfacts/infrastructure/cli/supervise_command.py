@@ -1,0 +1,88 @@
+"""
+``runfacts supervise``: a worker that delivers cancellations, enforces deadlines and records receipts (R9).
+
+Cycles run in a thread of their own; the main thread writes what they counted and waits for SIGTERM or Ctrl-C, which
+ends the worker after the cycle under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from runfacts.domain.cancellation.supervisor import SupervisorReport
+from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.failures import REFUSED
+from runfacts.infrastructure.cli.interruption import Interruption
+from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
+from runfacts.infrastructure.cli.log_lines import log_shown
+from runfacts.infrastructure.cli.seconds import Seconds
+from runfacts.infrastructure.supervision import Duty, Supervision
+
+DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
+    {"cancel": (Duty.DEADLINES, Duty.CANCELLATION), "complete": (Duty.COMPLETION,)}
+)
+"""What ``--only`` names."""
+
+
+@click.command("supervise", cls=EverywhereCommand)
+@click.option("--once", is_flag=True, help="Run one cycle and end.")
+@click.option("--only", type=click.Choice(sorted(DUTIES)), help="Do only this.")
+@click.option("--interval", "interval_ms", type=Seconds(), metavar="S", help="Seconds between two cycles.")
+@pass_invocation
+def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms: int | None) -> int:
+    """Deliver cancellations, enforce deadlines and record receipts, until SIGTERM or Ctrl-C.
+
+    With --json each cycle is a line of counters; without it, those cycles in which something happened.
+    """
+    duties = None if only is None else DUTIES[only]
+    with invocation.ledger() as ledger, log_shown(debug=invocation.debug):
+        reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
+        supervision = ledger.supervise(duties=duties, interval_ms=interval_ms, on_cycle=reports.put)
+        if once:
+            only_report = supervision.cycle()
+            _write(invocation, only_report, always=True)
+            return REFUSED if only_report.failed else 0
+        with Interruption() as interruption:
+            interruption.tell(lambda: reports.put(None))
+            output.say(f"runfacts: supervising as {supervision.owner}")
+            supervision.start()
+            try:
+                while (report := reports.get()) is not None:
+                    _write(invocation, report)
+            finally:
+                ended = supervision.stop()
+            return _end(invocation, reports, supervision, ended=ended)
+
+
+def _end(
+    invocation: Invocation,
+    reports: SimpleQueue[SupervisorReport | None],
+    supervision: Supervision,
+    *,
+    ended: bool,
+) -> int:
+    while not reports.empty():
+        report = reports.get()
+        if report is not None:
+            _write(invocation, report)
+    if not ended:
+        output.say(f"runfacts: the cycle of {supervision.owner} did not end in time; others take over what it held")
+        return REFUSED
+    return 0
+
+
+def _write(invocation: Invocation, report: SupervisorReport, *, always: bool = False) -> None:
+    """Write what a cycle counted."""
+    if invocation.json:
+        output.write_json({part: dict(counters) for part, counters in report.counters.items()})
+    else:
+        for part, counters in report.counters.items():
+            counted = ", ".join(f"{name} {count}" for name, count in counters.items() if count)
+            if counted or always:
+                output.write(f"{part}: {counted or 'nothing'}")
+    output.flush()
