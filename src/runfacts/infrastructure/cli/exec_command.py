@@ -53,6 +53,7 @@ TIMED_OUT: Final = 124
 CANCELLED: Final = SIGNALLED + signal.SIGTERM
 """The exit code of a cancelled run whose command says nothing else, or 0: it must not look like success."""
 
+_STOPPED: Final = {RunStatus.CANCELLED: "the run was cancelled", RunStatus.TIMED_OUT: "its time was over"}
 _FOLLOW_EVERY_S: Final = 0.25
 _LEAVE_WITHIN_MS: Final = 1_000
 
@@ -205,6 +206,8 @@ def _end(
                 output.say(f"runfacts: {output.visible(ended.error_summary)}")
             code = ended.exit_code if ended.signal is None else SIGNALLED + ended.signal
             code = _code_of_end(_status_of(answer), EXEC_FAILED if code is None else code)
+            if (said := _STOPPED.get(_status_of(answer))) is not None:
+                output.say(f"runfacts: {said}")
         case Detached():
             output.say(_left_alone(ledger, run_id))
             code = interruption.exit_code
