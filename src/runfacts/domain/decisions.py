@@ -268,13 +268,18 @@ def request_cancellation(history: History, kind: IntentKind, reason: str | None)
         return _ENDED
     if run.intent is not None:
         return _REPEATED
-    texts = {} if reason is None else bounded(reason, REASON_MAX).fields("reason")
-    requested = Draft(RunCancelRequested.model_validate({"kind": kind} | texts), _active_id(history))
+    requested = Draft(cancel_requested(kind, reason), _active_id(history))
     if history.active_attempt is not None:
         return Decision((requested,))
     end = run_end(run.status, kind)
     require_run_transition(run.status, end)
     return Decision((requested, Draft(_RUN_END[end](reason=kind))))
+
+
+def cancel_requested(kind: IntentKind, reason: str | None) -> RunCancelRequested:
+    """What the fact of asking says."""
+    texts = {} if reason is None else bounded(reason, REASON_MAX).fields("reason")
+    return RunCancelRequested.model_validate({"kind": kind} | texts)
 
 
 def confirm_stopped(history: History, confirmation: RunStopConfirmed) -> Decision:

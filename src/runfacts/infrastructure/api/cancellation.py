@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runfacts.domain import decisions
 from runfacts.domain.actors import Actor, ActorType
 from runfacts.domain.cancellation.dispatch import (
@@ -37,7 +39,7 @@ from runfacts.domain.cancellation.terms import (
     DispatchSettled,
 )
 from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import Conflict, InvalidValue, NotAllowed, RunNotFound
+from runfacts.domain.errors import Conflict, DedupeConflict, InvalidValue, NotAllowed, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import Draft, History
 from runfacts.domain.ids import canonical_id
@@ -48,7 +50,9 @@ from runfacts.domain.payloads import (
     RunCancelDispatchBlocked,
     RunCancelDispatched,
     RunCancelDispatchTakenOver,
+    RunCancelled,
     RunCancelRequested,
+    RunTimedOut,
 )
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, log, plain
@@ -118,10 +122,8 @@ class Cancellation(LedgerCore):
                     changes = (dispatches.pending(target, moment.now_ms),)
             return Plan(_requested, decision.drafts, changes)
 
-        def same(fact: Fact) -> bool:
-            return isinstance(fact.payload, RunCancelRequested) and fact.payload.kind is kind
-
-        answer = self._commands.run(call, Command(decide, _again, same))
+        again = _again(decisions.cancel_requested(kind, reason), dedupe_key or "")
+        answer = self._commands.run(call, Command(decide, again, _of_a_request))
         if isinstance(answer, CancelRequested) and not answer.ended:
             if connection is None:
                 self._cancellations.announce()
@@ -348,8 +350,21 @@ def _terminal(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
     return AlreadyTerminal(history.run_id, history.run.status)
 
 
-def _again(history: History) -> RequestAnswer:
-    return _terminal(history, ()) if history.run.terminal else _requested_before(history, ())
+def _again(asked: RunCancelRequested, dedupe_key: str) -> Callable[[History], RequestAnswer]:
+    """Say how to answer a request that comes again by its key, if it asks for the same (R3.4)."""
+
+    def answer(history: History) -> RequestAnswer:
+        intent = history.run.intent
+        if intent is None or (intent.kind, intent.reason) != (asked.kind, asked.reason):
+            raise DedupeConflict(history.run_id, dedupe_key)
+        return _terminal(history, ()) if history.run.terminal else _requested_before(history, ())
+
+    return answer
+
+
+def _of_a_request(fact: Fact) -> bool:
+    """Whether a fact is the last one of a request: where nothing was to be stopped, that of the Run's end (R6.3)."""
+    return isinstance(fact.payload, RunCancelRequested | RunCancelled | RunTimedOut)
 
 
 def _intent_at(history: History) -> int:
