@@ -36,7 +36,7 @@ from runfacts.domain.answers import (
 )
 from runfacts.domain.decisions import Refusal
 from runfacts.domain.errors import AttemptNotFound, DatabaseUnreachable, OutcomeUnknown, TokenRefused
-from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, RunStatus
+from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
 from runfacts.domain.outcomes import Outcome
 from runfacts.domain.retry import RetryPolicy
 from runfacts.domain.views import AttemptView, ExecutionView, LeaseState, Page, RunView
@@ -130,7 +130,8 @@ class JournalLedger:
     def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
         """See HostLedger."""
         self.renewals += 1
-        return Renewed(0, AttemptStatus.RUNNING, None)
+        intent = IntentKind.USER if self._asked_to_stop(claim.run_id) else None
+        return Renewed(0, AttemptStatus.RUNNING, intent)
 
     def finish(
         self,

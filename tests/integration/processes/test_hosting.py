@@ -8,7 +8,8 @@ import select
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from journal_ledger import JournalLedger
 from process_bench import Bench
 from process_watch import kill, state_of, wait_until
 from runfacts.domain.actors import Actor
-from runfacts.domain.answers import Finished, LateCallback, Renewed, Repeated, StartRefused, StopNotProven
+from runfacts.domain.answers import Finished, LateCallback, Renewed, Repeated, StartRefused
 from runfacts.domain.errors import DatabaseUnreachable, InvalidValue, OutcomeUnknown
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
@@ -313,19 +314,104 @@ def test_a_host_that_is_asked_to_go_leaves_the_command_alone(bench: Bench, ledge
     assert ledger.attempts()[outcome.attempt_id]["exit_code"] == 7
 
 
-def test_an_intent_keeps_the_receipt_until_the_group_is_gone(bench: Bench, ledger: JournalLedger) -> None:
+class Noted:
+    """Looks after nothing, and notes when it is asked to look. See ``Stops``."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self.hosted: list[str] = []
+        self.ended: list[str] = []
+        self.woken = 0
+        self.act = act
+
+    @contextmanager
+    def hosting(self, attempt_id: str) -> Iterator[None]:
+        """See ``Stops``."""
+        self.hosted.append(attempt_id)
+        try:
+            yield
+        finally:
+            self.ended.append(attempt_id)
+
+    def wake(self) -> None:
+        """See ``Stops``."""
+        self.woken += 1
+        self.act()
+
+
+def leaving_a_child(bench: Bench) -> Command:
+    """A command that ends at once and leaves a child in its group, until the fifo is written to."""
     os.mkfifo(bench.root / "fifo")
+    return sh(f"(trap '' HUP; read line < {bench.root}/fifo) & exit 7")
+
+
+def test_with_an_intent_the_host_outlasts_the_group(bench: Bench, ledger: JournalLedger) -> None:
+    command = leaving_a_child(bench)
+    noted = Noted()
     steps = AtStep("launch:after:gate", lambda: ledger.cancel(RUN))
-    script = f"(trap '' HUP; read line < {bench.root}/fifo) & exit 7"
-    outcome = host_of(bench, ledger, steps=steps).run(RUN, sh(script), actor=ACTOR)
+    host = LocalHost(ledger, bench.launcher, bench.places, stops=noted, steps=steps)
+    running = InBackground(host, command)
+    # Asked when the command itself has ended, and others of its group have not.
+    wait_until(lambda: noted.woken, "somebody is asked to stop the rest")
+    assert running.thread.is_alive()
+    assert noted.ended == []
+    # A supervisor that looks meanwhile leaves the receipt where it is.
+    assert collect(bench, ledger) == CollectedReceipts(found=1, kept=1)
+    (bench.root / "fifo").write_text("go on\n")
+    outcome = running.join()
     assert isinstance(outcome, Ended)
-    assert isinstance(outcome.answer, StopNotProven)
+    assert isinstance(outcome.answer, Finished)
+    attempt = ledger.attempts()[outcome.attempt_id]
+    assert (attempt["status"], attempt["exit_code"], attempt["group_left"]) == ("cancelled", 7, False)
+    assert noted.hosted == noted.ended == [outcome.attempt_id]
+    assert collect(bench, ledger) == CollectedReceipts()
+
+
+def test_a_host_that_outlasts_a_group_can_be_asked_to_go(bench: Bench, ledger: JournalLedger) -> None:
+    command = leaving_a_child(bench)
+    steps = AtStep("launch:after:gate", lambda: ledger.cancel(RUN))
+    noted = Noted()
+    host = LocalHost(ledger, bench.launcher, bench.places, stops=noted, steps=steps)
+    noted.act = host.detach
+    outcome = host.run(RUN, command, actor=ACTOR)
+    assert isinstance(outcome, Detached)
     assert collect(bench, ledger) == CollectedReceipts(found=1, kept=1)
     (bench.root / "fifo").write_text("go on\n")
     bench.marked.wait_until_gone()
     assert collect(bench, ledger) == CollectedReceipts(found=1, recorded=1)
     attempt = ledger.attempts()[outcome.attempt_id]
     assert (attempt["status"], attempt["exit_code"], attempt["group_left"]) == ("cancelled", 7, False)
+
+
+def test_a_host_outlasts_no_group_whose_attempt_somebody_else_has_ended(bench: Bench, ledger: JournalLedger) -> None:
+    command = leaving_a_child(bench)
+
+    def end_it() -> None:
+        attempt_id = next(iter(ledger.attempts()))
+        ledger._append(op="stopped", attempt_id=attempt_id, status="cancelled")
+
+    steps = AtStep("launch:after:gate", lambda: ledger.cancel(RUN))
+    outcome = LocalHost(ledger, bench.launcher, bench.places, stops=Noted(end_it), steps=steps).run(
+        RUN, command, actor=ACTOR
+    )
+    assert isinstance(outcome, Ended)
+    assert isinstance(outcome.answer, LateCallback)
+    (bench.root / "fifo").write_text("go on\n")
+
+
+def test_a_renewal_that_tells_of_an_intent_wakes_who_looks_after_it(bench: Bench, ledger: JournalLedger) -> None:
+    os.mkfifo(bench.root / "fifo")
+
+    def end_it() -> None:
+        (bench.root / "fifo").write_text("go on\n")
+        noted.act = lambda: None
+
+    noted = Noted(end_it)
+    steps = AtStep("launch:after:gate", lambda: ledger.cancel(RUN))
+    host = LocalHost(ledger, bench.launcher, bench.places, stops=noted, steps=steps, lease_ms=300)
+    outcome = host.run(RUN, sh(f"read line < {bench.root}/fifo"), actor=ACTOR)
+    assert isinstance(outcome, Ended)
+    assert ledger.attempts()[outcome.attempt_id]["status"] == "cancelled"
+    assert noted.woken
 
 
 def test_without_an_intent_a_living_group_is_only_noted(bench: Bench, ledger: JournalLedger) -> None:
