@@ -66,6 +66,8 @@ _c = cancellation_dispatches.c
 IS_DUE_SOMETIME: Final = _c.due_at_ms.is_not(None)
 """The condition of the index by which work is found."""
 IS_LEASED: Final = among(_c.status, [DispatchStatus.LEASED])
+IS_OPEN: Final = and_(among(_c.status, [DispatchStatus.LEASED, DispatchStatus.PENDING]), IS_DUE_SOMETIME)
+"""What is being delivered, or will be as soon as somebody looks: few rows, where workers keep up."""
 IS_BLOCKED: Final = among(_c.status, [DispatchStatus.BLOCKED])
 
 Index(
@@ -85,14 +87,16 @@ Index(
     sqlite_where=IS_BLOCKED,
     postgresql_where=IS_BLOCKED,
 )
-# Differs from PostgreSQL: SQLite decides leases by the boot clock (R5.2), so expired ones are found by it, too.
+# Which of these a clock that stepped back has freed is decided row by row (R5.2, R5.3).
 Index(
-    "ix_cancellation_dispatches_leased",
+    "ix_cancellation_dispatches_open",
     _c.executor_type,
     _c.scope,
-    _c.lease_expires_boot_ms,
-    sqlite_where=IS_LEASED,
-).ddl_if(dialect=SQLITE)
+    _c.due_at_ms,
+    _c.run_id,
+    sqlite_where=IS_OPEN,
+    postgresql_where=IS_OPEN,
+)
 
 lengths(cancellation_dispatches, UUID_LENGTH, "run_id", "attempt_id", "lease_boot_id")
 lengths(cancellation_dispatches, DIGEST_LENGTH, "lease_token_digest")

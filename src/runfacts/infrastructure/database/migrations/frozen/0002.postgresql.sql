@@ -56,3 +56,5 @@ CREATE TABLE cancellation_dispatches (
 CREATE INDEX ix_cancellation_dispatches_blocked ON cancellation_dispatches (updated_at_ms, run_id) WHERE status IN ('blocked');
 
 CREATE INDEX ix_cancellation_dispatches_due ON cancellation_dispatches (executor_type, scope, due_at_ms, run_id) WHERE due_at_ms IS NOT NULL;
+
+CREATE INDEX ix_cancellation_dispatches_open ON cancellation_dispatches (executor_type, scope, due_at_ms, run_id) WHERE status IN ('leased', 'pending') AND due_at_ms IS NOT NULL;

@@ -58,4 +58,4 @@ CREATE INDEX ix_cancellation_dispatches_blocked ON cancellation_dispatches (upda
 
 CREATE INDEX ix_cancellation_dispatches_due ON cancellation_dispatches (executor_type, scope, due_at_ms, run_id) WHERE due_at_ms IS NOT NULL;
 
-CREATE INDEX ix_cancellation_dispatches_leased ON cancellation_dispatches (executor_type, scope, lease_expires_boot_ms) WHERE status IN ('leased');
+CREATE INDEX ix_cancellation_dispatches_open ON cancellation_dispatches (executor_type, scope, due_at_ms, run_id) WHERE status IN ('leased', 'pending') AND due_at_ms IS NOT NULL;
