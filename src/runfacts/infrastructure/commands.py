@@ -38,7 +38,7 @@ from runfacts.domain.texts import KEY_MAX, is_plain_name
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
-from runfacts.infrastructure.database.wakeups import FACTS
+from runfacts.infrastructure.database.wakeups import FACTS, Wakeups
 from runfacts.infrastructure.stores.executions import Execution
 from runfacts.infrastructure.stores.facts import INSERT_FACT, read_facts
 from runfacts.infrastructure.stores.ground import Ground, brought_up_to, read_ground
@@ -94,6 +94,8 @@ class Plan(Generic[Answer]):
     drafts: tuple[Draft, ...] = ()
     changes: tuple[Change, ...] = ()
     """Rows of claims and executions, in the order in which they are locked (R4.4)."""
+    wakes: Wakeups | None = None
+    """Who waits for this besides the followers of facts, where something is recorded (R9.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Commands:
             self._kept.put(attempt.history)
         if attempt.facts:
             self._wakeups.announce()
+        if attempt.plan is not None and attempt.plan.wakes is not None:
+            attempt.plan.wakes.announce()
 
     def _transaction(self, call: Call) -> AbstractContextManager[Transaction]:
         if call.connection is None:
@@ -183,6 +187,7 @@ class Commands:
     ) -> None:
         history, ground = self._read(transaction, call, command)
         if sent is not None and sent.plan is not None and (landed := _landed(transaction, history, sent.facts)):
+            attempt.plan = sent.plan
             attempt.answer.append(sent.plan.answer(History.of(landed), landed[-len(sent.facts) :]))
             return
         if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
@@ -204,7 +209,9 @@ class Commands:
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
             if call.connection is not None:
-                self._wakeups.announce_within(transaction, call.connection)
+                # That commit is the caller's, who alone knows when it is: the database must tell (R4.5).
+                for waiting in filter(None, (self._wakeups, plan.wakes)):
+                    waiting.announce_within(transaction, call.connection)
         elif plan.changes:
             transaction.write(plan.changes, INSERT_FACT, [])
         attempt.answer.append(plan.answer(history, facts))

@@ -57,7 +57,6 @@ from runfacts.domain.payloads import (
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, log, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
-from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.database.wakeups import Listener
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.deadlines import read_passed
@@ -115,23 +114,14 @@ class Cancellation(LedgerCore):
             if decision.refusal is Refusal.REPEATED:
                 return Plan(_requested_before)
             attempt = history.active_attempt
-            changes: tuple[Change, ...] = ()
-            if attempt is not None:
-                target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
-                if target is not None:
-                    changes = (dispatches.pending(target, moment.now_ms),)
-            return Plan(_requested, decision.drafts, changes)
+            if attempt is None:
+                return Plan(_requested, decision.drafts)
+            target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
+            changes = () if target is None else (dispatches.pending(target, moment.now_ms),)
+            return Plan(_requested, decision.drafts, changes, wakes=self._cancellations)
 
         again = _again(decisions.cancel_requested(kind, reason), dedupe_key or "")
-        answer = self._commands.run(call, Command(decide, again, _of_a_request))
-        if isinstance(answer, CancelRequested) and not answer.ended:
-            if connection is None:
-                self._cancellations.announce()
-            else:
-                # That commit is the caller's, who alone knows when it is: the database must tell (R4.5, R9.4).
-                with self._database.joined(connection) as transaction:
-                    self._cancellations.announce_within(transaction, connection)
-        return answer
+        return self._commands.run(call, Command(decide, again, _of_a_request))
 
     def stop_state(self, attempt_id: str) -> StopState | None:
         """Read whether an Attempt is to stop, for its host, which looks often (R9.5); None where there is none."""
