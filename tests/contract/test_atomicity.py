@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, create_engine, event
 
-from every_command import COMMANDS, Act
+from every_command import ALONE, COMMANDS, Act, claim_delivery
+from failing_database import failing
 from runfacts import Claimed, Ledger, Renewed
 from runfacts.infrastructure.database.engines import parse_url
 from runfacts.infrastructure.database.tables import metadata
@@ -26,7 +26,8 @@ from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
 from runfacts.testing.steps import FailAt, RecordedSteps, listening
 from stages import WORKER, one_writer, running
 
-every_command = pytest.mark.parametrize("prepare", COMMANDS, ids=lambda prepare: prepare.__name__)
+every_command = pytest.mark.parametrize("prepare", COMMANDS + ALONE, ids=lambda prepare: prepare.__name__)
+every_joinable_command = pytest.mark.parametrize("prepare", COMMANDS, ids=lambda prepare: prepare.__name__)
 Prepare = Callable[[Ledger], Act]
 
 
@@ -82,7 +83,7 @@ def caller(ledger: Ledger, database_url: str) -> Iterator[Connection]:
     engine.dispose()
 
 
-@every_command
+@every_joinable_command
 def test_in_a_callers_transaction_too(
     ledger: Ledger, ledger_factory: ThrowAwayLedgers, caller: Connection, prepare: Prepare
 ) -> None:
@@ -116,26 +117,6 @@ def written(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, st
     return found
 
 
-@contextmanager
-def failing(ledger: Ledger, table: str, operation: str, fact_type: str) -> Iterator[None]:
-    """Let the database fail after it has written such a row."""
-    condition = f"WHEN (NEW.type = '{fact_type}')" if fact_type else ""
-    head = f"CREATE TRIGGER injected AFTER {operation} ON {table} FOR EACH ROW {condition}"
-    if one_writer(ledger):
-        make = [f"{head} BEGIN SELECT RAISE(ABORT, 'injected'); END"]
-        drop = "DROP TRIGGER injected"
-    else:
-        raising = "CREATE OR REPLACE FUNCTION injected() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'injected'; END $$"
-        make = [f"{raising} LANGUAGE plpgsql", f"{head} EXECUTE FUNCTION injected()"]
-        drop = f"DROP TRIGGER injected ON {table}"
-    with ledger.database.engine.begin() as connection:
-        for statement in make:
-            connection.execute(text(statement))
-    yield
-    with ledger.database.engine.begin() as connection:
-        connection.execute(text(drop))
-
-
 @every_command
 def test_a_failure_of_the_database_at_each_row_leaves_no_trace(
     ledger_factory: ThrowAwayLedgers, prepare: Prepare
@@ -146,7 +127,10 @@ def test_a_failure_of_the_database_at_each_row_leaves_no_trace(
     expected = act(ledger, None)
     rows = written(before, contents_of(ledger))
     assert {table for table, _, _ in rows} <= set(metadata.tables)
-    assert ("facts", "INSERT") in {(table, operation) for table, operation, _ in rows}
+    # Only an ordinary claim of a delivery records nothing (R1.5).
+    assert (("facts", "INSERT") in {(table, operation) for table, operation, _ in rows}) is (
+        prepare is not claim_delivery
+    )
     for table, operation, fact_type in rows:
         again = prepare(other)
         before = contents_of(ledger)
@@ -172,6 +156,18 @@ def test_a_claim_writes_the_rows_that_it_should(ledger: Ledger) -> None:
     ]
 
 
+def test_a_settle_writes_the_rows_that_it_should(ledger: Ledger) -> None:
+    prepare = next(command for command in ALONE if command.__name__ == "settle_delivered")
+    act = prepare(ledger)
+    before = contents_of(ledger)
+    act(ledger, None)
+    assert sorted(written(before, contents_of(ledger))) == [
+        ("cancellation_dispatches", "UPDATE", ""),
+        ("facts", "INSERT", "run.cancel_dispatched"),
+        ("runs", "UPDATE", ""),
+    ]
+
+
 def test_a_renewal_that_fails_renews_nothing(ledger: Ledger, manual_clock: ManualClock) -> None:
     claim = running(ledger)
     steps, _ = steps_of(ledger, lambda: ledger.renew(claim))
@@ -181,7 +177,7 @@ def test_a_renewal_that_fails_renews_nothing(ledger: Ledger, manual_clock: Manua
         with listening(ledger, FailAt(name, InjectedError, nth=nth)), pytest.raises(InjectedError):
             ledger.renew(claim)
         assert contents_of(ledger) == before, name
-    with failing(ledger, "executions", "UPDATE", ""), pytest.raises(ledger.database.driver_error, match="injected"):
+    with failing(ledger, "executions", "UPDATE"), pytest.raises(ledger.database.driver_error, match="injected"):
         ledger.renew(claim)
     assert contents_of(ledger) == before
     assert isinstance(ledger.renew(claim), Renewed)
