@@ -45,7 +45,6 @@ AFTER_KILL_MS: Final = 400
 SIGNAL_MS: Final = 50
 """How much time a proof and its signal are reckoned with."""
 
-_ROUNDS_MAX: Final = 16
 _UNPROVEN_LOOKS: Final = 5
 _UNPROVEN_WAIT_MS: Final = 10
 
@@ -250,8 +249,10 @@ class _Stopping:
             members = self._members.look()
         if not members:
             # Where others' processes are hidden, that none is seen says nothing.
-            hidden = self._procfs.hides_processes()
-            return DispatchResult.UNSUPPORTED if hidden else DispatchResult.ALREADY_EXITED
+            if self._procfs.hides_processes():
+                return DispatchResult.UNSUPPORTED
+            proven = self._members.nobody_is_proven
+            return DispatchResult.ALREADY_EXITED if proven else DispatchResult.GROUP_SURVIVORS
         by_group = self._pidfd if self._by_group else None
         if self._is_held and by_group is not None:
             return _Aim(by_group)
@@ -283,9 +284,11 @@ class _Stopping:
         # By object: a descriptor that is closed gives its number to the next one.
         sent_to: set[Member] = set()
         members = aim.members
-        for _ in range(_ROUNDS_MAX):
+        # A group that forks for ever is not chased for ever; what is left after KILL is reported.
+        deadline = self._controller.monotonic() + SIGNAL_MS / 1_000
+        while True:
             new = [member for member in members if member not in sent_to]
-            if not new:
+            if not new or (sent_to and self._controller.monotonic() > deadline):
                 break
             for member in new:
                 self._require_time(wanted_ms)
@@ -324,6 +327,6 @@ class _Stopping:
         if self._is_gone():
             return None
         members = self._members.look()
-        if members or self._procfs.hides_processes():
-            return tuple(member.pidfd for member in members)
-        return None
+        if self._members.nobody_is_proven and not self._procfs.hides_processes():
+            return None
+        return tuple(member.pidfd for member in members)

@@ -165,6 +165,23 @@ class ProcFs:
             if name.isascii() and name.isdigit():
                 yield int(name)
 
+    def last_number(self) -> int | None:
+        """Give the number that this PID namespace gave out last, to a process or thread; ``None`` where it is hidden.
+
+        Numbers are given out upwards and begin anew at the highest one.
+        """
+        try:
+            descriptor = os.open(self.root / "loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            # Containers like to mount a file of their own over this one.
+            if file_system_magic(descriptor) != PROC_SUPER_MAGIC:
+                return None
+            return int(os.read(descriptor, 256).split()[4])
+        finally:
+            os.close(descriptor)
+
     def living_members(self, group: int) -> tuple[ProcessStat, ...]:
         """Give the processes of a group that have not ended, as far as they can be seen."""
         found = (self.stat(pid) for pid in self.pids())

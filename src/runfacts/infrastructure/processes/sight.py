@@ -122,8 +122,8 @@ class Lookout:
             return Sight.NOTHING
         with GroupMembers(handle.group, attempt_id=attempt_id, procfs=self.procfs, pidfds=self.pidfds) as members:
             living = members.look()
-        if not living:
-            return Sight.GONE
+            if members.nobody_is_proven:
+                return Sight.GONE
         return Sight.LIVES if any(member.ours for member in living) else Sight.UNPROVEN
 
     def _in_another_namespace(self, handle: ProcessHandle) -> Sight:
