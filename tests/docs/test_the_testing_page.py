@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from every_command import COMMANDS
+from every_command import ALONE, COMMANDS
 from pages import ROOT, section
 from runfacts import Ledger
 from runfacts.testing import clock, given_when_then, ledgers, plugin, steps
@@ -28,7 +28,7 @@ def named(text: str) -> set[str]:
 
 def test_every_step_of_every_command_is_on_the_page(ledger: Ledger, ledger_factory: ThrowAwayLedgers) -> None:
     other = ledger_factory()
-    acts = [prepare(other) for prepare in COMMANDS]
+    acts = [prepare(other) for prepare in COMMANDS + ALONE]
     recorded = RecordedSteps()
     with listening(ledger, recorded), ledger.database.engine.connect() as caller:
         for act in acts:
