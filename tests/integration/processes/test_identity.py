@@ -150,7 +150,7 @@ def test_what_is_of_another_scope_or_boot_or_unreadable_proves_nothing(tmp_path:
     for other in (
         replace(ended, machine_id="another"),
         replace(ended, boot_id="another"),
-        replace(ended, pid_namespace=1),
+        replace(ended, pid_namespace=INITIAL_PID_NAMESPACE, machine_id="another"),
         replace(ended, time_namespace=1),
     ):
         assert not group_is_gone(other.encode(), machine, ProcFs())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -28,13 +29,48 @@ from runfacts.testing.steps import CallAt
 from stop_scene import RecordingPidfds, StopScene, TimeIs
 
 RUN = "019316d5-0000-7000-8000-000000000001"
+UNVERIFIABLE = Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
 SURVIVORS = StopResult(DispatchResult.GROUP_SURVIVORS)
 TERMINATED = StopResult(DispatchResult.TERMINATION_REQUESTED, Escalation.TERM)
 
 
-def look(scene: StopScene, handle: ProcessHandle) -> Evidence:
+class BornBehindTheScan(ProcFs):
+    """A procfs whose listing misses one process, as it misses one that is born while it is read."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.pid = pid
+        self.asked = 0
+        self.listed = 0
+
+    def pids(self) -> Iterator[int]:
+        """See ProcFs. Every third listing is complete."""
+        self.listed += 1
+        return (pid for pid in super().pids() if pid != self.pid or self.listed % 3 == 0)
+
+    def last_number(self) -> int | None:
+        """See ProcFs. The process gets its number after the first time that is asked for."""
+        self.asked += 1
+        return self.pid - 1 if self.asked == 1 else self.pid
+
+
+class NeverStill(BornBehindTheScan):
+    """A procfs whose listing always misses it, and whose namespace begins its numbers anew between any two looks."""
+
+    def pids(self) -> Iterator[int]:
+        """See ProcFs."""
+        return (pid for pid in ProcFs().pids() if pid != self.pid)
+
+    def last_number(self) -> int | None:
+        """See ProcFs."""
+        self.asked += 1
+        return 1_000_000 - self.asked
+
+
+def look(scene: StopScene, handle: ProcessHandle, procfs: ProcFs | None = None) -> Evidence:
     """Give what recovery's probe would say."""
-    return LocalEvidence(scene.machine).inspect(scene.asked(handle), timeout_ms=5_000, cancelled=threading.Event())
+    provider = LocalEvidence(scene.machine, procfs=procfs)
+    return provider.inspect(scene.asked(handle), timeout_ms=5_000, cancelled=threading.Event())
 
 
 def is_let_go_of(held: HeldPidfds, scene: StopScene, handle: ProcessHandle) -> bool:
@@ -74,7 +110,7 @@ def test_members_without_the_cookie_get_nothing(
     assert pidfds.sent == []
     assert scene.log("member") == ["ready"]
     assert len(ProcFs().living_members(handle.group)) == 1
-    assert look(scene, handle) == Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
+    assert look(scene, handle) == UNVERIFIABLE
 
 
 @pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "zombie"])
@@ -99,6 +135,31 @@ def test_proven_members_that_ignore_term_get_kill(scene: StopScene, pidfds: Reco
     )
     assert pidfds.sent == [(signal.SIGTERM, False), (signal.SIGKILL, False)]
     assert ProcFs().living_members(handle.group) == ()
+
+
+def test_a_member_that_is_born_behind_the_scan_is_found_by_its_number(
+    scene: StopScene, pidfds: RecordingPidfds, *, by_group: bool
+) -> None:
+    handle = leave_a_member(scene, cookie=True)
+    [member] = ProcFs().living_members(handle.group)
+    assert look(scene, handle, BornBehindTheScan(member.pid)) == Evidence.running()
+    procfs = BornBehindTheScan(member.pid)
+    controller = LocalController(
+        scene.machine, grace_ms=60_000, poll_ms=5, pidfds=pidfds, group_signals=by_group, procfs=procfs
+    )
+    assert controller.stop(scene.target(handle), TimeIs()) == TERMINATED
+    assert scene.log("member") == ["ready", "SIGTERM"]
+
+
+def test_nobody_is_said_to_live_only_when_that_is_proven(
+    scene: StopScene, pidfds: RecordingPidfds, *, by_group: bool
+) -> None:
+    handle = leave_a_member(scene, cookie=True)
+    [member] = ProcFs().living_members(handle.group)
+    assert look(scene, handle, NeverStill(member.pid)) == UNVERIFIABLE
+    controller = LocalController(scene.machine, pidfds=pidfds, group_signals=by_group, procfs=NeverStill(member.pid))
+    assert controller.stop(scene.target(handle), TimeIs()) == SURVIVORS
+    assert pidfds.sent == []
 
 
 def test_one_member_that_cannot_be_proven_saves_all(
