@@ -45,6 +45,7 @@ from runfacts.domain.history import Draft, History
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, digest, matches
 from runfacts.domain.lifecycle import IntentKind
+from runfacts.domain.measures import CLAIMED, CLAIMS, SETTLES, TAKEN_OVER
 from runfacts.domain.payloads import (
     Escalation,
     RunCancelDispatchBlocked,
@@ -227,9 +228,11 @@ class Cancellation(LedgerCore):
             return Plan(lambda _, __: claim, _taken_over(decision, claim), (change,))
 
         try:
-            return self._commands.run(call, Command(decide, _no_claim_again, lambda _: False))
+            answer = self._commands.run(call, Command(decide, _no_claim_again, lambda _: False))
         except RunNotFound:
-            return DispatchNotClaimed(call.run_id, ClaimAnswer.NOT_ELIGIBLE)
+            answer = DispatchNotClaimed(call.run_id, ClaimAnswer.NOT_ELIGIBLE)
+        self._measures.record(CLAIMS, answer=_word(answer))
+        return answer
 
     def settle_dispatch(
         self,
@@ -254,12 +257,9 @@ class Cancellation(LedgerCore):
         def decide(moment: Moment, history: History) -> Plan[SettleAnswer]:
             stored = dispatches.read_dispatch(moment.reading, run_id)
             recorded = history.recorded_with(key)
-            if recorded is not None:
-                same = getattr(recorded.payload, "result", None) == result.value
-                answer = DispatchAlreadySettled(run_id) if same else DispatchFenced(run_id)
-                return Plan(lambda _, __: answer)
-            if stored is None or not _is_term(stored.dispatch, claim):
-                self._count_refused("dispatch_term", attempt_id)
+            if recorded is not None and getattr(recorded.payload, "result", None) == result.value:
+                return Plan(lambda _, __: DispatchAlreadySettled(run_id))
+            if recorded is not None or stored is None or not _is_term(stored.dispatch, claim):
                 return Plan(lambda _, __: DispatchFenced(run_id))
             row = stored.dispatch
             status = STATUS_AFTER[result]
@@ -280,7 +280,12 @@ class Cancellation(LedgerCore):
             settled = DispatchSettled(run_id, status, row.version + 1, next_at)
             return Plan(lambda _, __: settled, (draft,), (change,))
 
-        return self._commands.run(call, Command(decide, _no_settle_again, lambda _: False))
+        answer = self._commands.run(call, Command(decide, _no_settle_again, lambda _: False))
+        if isinstance(answer, DispatchFenced):
+            self._count_refused("dispatch_term", attempt_id)
+        elif isinstance(answer, DispatchSettled):
+            self._measures.record(SETTLES, result=result.value)
+        return answer
 
     def _backoff_ms(self, tries: int) -> int:
         return backoff_ms(
@@ -289,6 +294,12 @@ class Cancellation(LedgerCore):
             max_ms=self._settings.backoff_max_ms,
             exponent_cap=self._settings.backoff_exponent_cap,
         )
+
+
+def _word(answer: ClaimOfDispatch) -> str:
+    if isinstance(answer, DispatchNotClaimed):
+        return answer.answer.value
+    return TAKEN_OVER if answer.taken_over else CLAIMED
 
 
 def _is_term(row: CancellationDispatch, claim: DispatchClaimed) -> bool:
