@@ -1,4 +1,4 @@
-"""``verify`` finds what was changed, removed or added past all defences, and nothing else (R1.3, R3.1, R14.2)."""
+"""``verify`` finds what was changed, removed or added past all defences, and nothing else (R1.3, R3.1, R3.10, R14.2)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from histories import BY_RUN_STATUS, RUN
-from runfacts import Ledger
+from runfacts import DatabaseCorrupt, Ledger
 from runfacts.domain.history import History, RecordedBy
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.infrastructure.database.tables import executions, facts, runs
@@ -65,6 +65,19 @@ def test_a_byte_that_is_no_text_is_found_in_any_column_of_a_run(tmp_path: Path, 
         assert ("run", column, None) in found(ledger)
         # Other readings go on as before.
         assert ledger.create(actor=ANA, task="naïve").run.task == "naïve"
+
+
+def test_other_readings_of_a_byte_that_is_no_text_say_what_it_is(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with ThrowAwayLedgers(url) as ledgers:
+        ledger = ledgers()
+        damaged, clean = finished(ledger).run_id, finished(ledger).run_id
+        with owner_of(url) as owner:
+            owner.run("UPDATE facts SET project = CAST(? AS TEXT) WHERE run_id = ?", [b"\xff", damaged])
+        for read in (ledger.run, ledger.history):
+            with pytest.raises(DatabaseCorrupt, match="no text; `runfacts verify` names them"):
+                read(damaged)
+            read(clean)
 
 
 def test_a_position_that_is_missing_or_moved_is_found_in_the_whole_ledger(tmp_path: Path) -> None:
