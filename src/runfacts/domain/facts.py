@@ -101,7 +101,8 @@ class Fact:
     @property
     def known(self) -> bool:
         """Whether this release knows the type and version."""
-        return not isinstance(self.payload, UnknownPayload)
+        # Not isinstance: pydantic makes that slow, and every fact of every replay is asked.
+        return type(self.payload) is not UnknownPayload
 
     @property
     def of_attempt(self) -> bool:
@@ -156,9 +157,7 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     model = FACT_TYPES.get(type_name)
     if model is None:
         reason = UNKNOWN_TYPE
-    elif not 1 <= schema_version <= model.VERSION or any(
-        (type_name, version) not in UPCASTERS for version in range(schema_version, model.VERSION)
-    ):
+    elif schema_version != model.VERSION and not _leads_on(type_name, schema_version, model.VERSION):
         reason = UNKNOWN_VERSION
     else:
         try:
@@ -175,4 +174,11 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     # Not validated: it is kept as it is stored, also where that is no proper text.
     return UnknownPayload.model_construct(
         stored_type=type_name, stored_version=schema_version, text=text, reason=reason
+    )
+
+
+def _leads_on(type_name: str, schema_version: int, wanted: int) -> bool:
+    """Whether upcasters lead from a version to a later one."""
+    return 1 <= schema_version < wanted and all(
+        (type_name, version) in UPCASTERS for version in range(schema_version, wanted)
     )
