@@ -4,8 +4,8 @@ All writes of a command as one statement (PostgreSQL).
 A command that owns its transaction needs no round trip between its writes: they become the branches of one ``WITH``,
 which the server runs, and commits, as a whole. An update waits for the one before it, so that rows are locked in the
 one order of R4.4; the inserts take their positions from the identity column only after every update has won its row
-(R3.9). Where a branch does not hit its one row, ``runfacts_lost_race()`` fails the statement with a serialization
-failure, and nothing of it stays.
+(R3.9). Where a branch does not hit its one row, no fact is inserted, and ``runfacts_lost_race()`` fails the statement
+with a serialization failure; nothing of it stays.
 
 The text depends only on which statements come together. It is made once for each such combination; the server's plan
 of it is prepared by the driver.
@@ -59,7 +59,7 @@ class CombinedTransaction(Transaction):
                 raise OutcomeUnknown("the connection broke while the commit was under way") from error
             self._fail(error)
         self._steps.reached("sql:after:commit")
-        return [int(position) for position in row[:-1]]
+        return [int(position) for position in row]
 
 
 @cache
@@ -69,20 +69,16 @@ def _text(changes: tuple[Statement, ...], facts: int) -> str:
     for number, statement in enumerate(changes):
         own = _PARAMETER.sub(rf"%(w{number}_\1)s", statement.compiled(POSTGRESQL).text)
         if number and own.startswith("UPDATE"):
-            own += f" AND {_hit(number - 1)}"
-        branches.append(f"w{number} AS ({own} RETURNING 1 AS hit)")
+            own += f" AND (SELECT hit FROM w{number - 1})"  # noqa: S608 - a number of ours
+        branches.append(f"w{number} AS ({own} RETURNING true AS hit)")
     before = ", ".join(f"w{number}" for number in range(len(changes)))
     for number in range(facts):
         branches.append(f"f{number} AS ({_appended(number)} FROM {before} RETURNING position)")
         before = f"f{number}"
-    hits = " AND ".join(_hit(number) for number in range(len(changes)))
-    results = [f"(SELECT position FROM f{number})" for number in range(facts)]  # noqa: S608 - the same
-    results.append(f"CASE WHEN {hits} THEN 1 ELSE runfacts_lost_race() END")
-    return f"WITH {', '.join(branches)} SELECT {', '.join(results)}"
-
-
-def _hit(number: int) -> str:
-    return f"(SELECT count(*) FROM w{number}) = 1"  # noqa: S608 - a number of ours
+    # A fact is inserted where every branch before it hit its row: if the last one is there, all of them did.
+    positions = [f"(SELECT position FROM f{number})" for number in range(facts)]  # noqa: S608 - the same
+    positions[-1] = f"coalesce({positions[-1]}, runfacts_lost_race())"
+    return f"WITH {', '.join(branches)} SELECT {', '.join(positions)}"
 
 
 def _appended(number: int) -> str:
