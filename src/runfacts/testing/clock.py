@@ -16,13 +16,11 @@ from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from runfacts.testing.plugin import EPOCH_MS
-
 if TYPE_CHECKING:
     from runfacts.infrastructure.database.connections import Database
 
-__all__ = ["EPOCH_MS", "ManualClock", "TestServerClock"]
-
+EPOCH_MS: Final = 1_767_225_600_000
+"""The time at which clocks and PostgreSQL test databases stand until they are moved: 2026-01-01T00:00:00Z."""
 _FIRST_BOOT_MS: Final = 3_600_000
 
 
