@@ -2,8 +2,8 @@
 The pytest plugin: a fresh database per test, on every database that the product supports.
 
 pytest loads this module in every environment that has runfacts, so it imports pytest and little else; a session that
-asks for none of the fixtures pays nothing. A test that asks for ``database_url`` or ``ledger`` runs once per database. Each
-PostgreSQL server is started when it is first needed and makes one template, migrated and with the product's clock
+asks for none of the fixtures pays nothing. A test that asks for ``database_url`` or ``ledger`` runs once per database.
+Each PostgreSQL server is started when it is first needed and makes one template, migrated and with the product's clock
 function replaced by one that tests can move (R5.1, R5.4); each test then gets a copy.
 """
 
