@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 from uuid import UUID
 
 from eventsourcing.application import Application
@@ -33,6 +33,7 @@ from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import POSTGRESQL
 from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.database.tables import metadata as ledger_tables
+from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.stores.fact_recorder import FactMapper, FactRecorder
 from runfacts.infrastructure.stores.recorder import (
     Shape,
@@ -44,6 +45,7 @@ from runfacts.infrastructure.stores.recorder import (
 from runfacts.infrastructure.stores.tracking import SqlProcessRecorder, SqlTrackingRecorder, tracking_table
 
 Recorder = TypeVar("Recorder", bound=SqlApplicationRecorder)
+View = TypeVar("View", bound=SqlTrackingRecorder)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _CREATION: Final = 0x72756E66  # whose table it is does not matter: one creation at a time
@@ -53,6 +55,7 @@ class LedgerFactory(InfrastructureFactory[SqlTrackingRecorder]):
     """Makes recorders in a ledger's database."""
 
     RUNFACTS_URL = "RUNFACTS_URL"
+    RUNFACTS_MACHINE_ID = "RUNFACTS_MACHINE_ID"
     CREATE_TABLE = "CREATE_TABLE"
     ORIGINATOR_ID_TYPE = "ORIGINATOR_ID_TYPE"
 
@@ -68,7 +71,7 @@ class LedgerFactory(InfrastructureFactory[SqlTrackingRecorder]):
                 raise InfrastructureFactoryError(
                     f"no ledger is named: set {' or '.join(self.env.create_keys(self.RUNFACTS_URL))}"
                 )
-            database = open_database(url)
+            database = open_database(url, machine_id=lasting_machine_id(self.env.get(self.RUNFACTS_MACHINE_ID) or None))
             weakref.finalize(self, database.close)
         self.database = database
 
@@ -84,6 +87,12 @@ class LedgerFactory(InfrastructureFactory[SqlTrackingRecorder]):
         """Make a recorder of the events of an application that processes another one's."""
         tracked = self._created(tracking_table(self._name("tracking"), MetaData()))
         return self.closed_with_this(SqlProcessRecorder(self.database, self._events(), tracked))
+
+    @overload
+    def tracking_recorder(self, tracking_recorder_class: None = None) -> SqlTrackingRecorder: ...
+
+    @overload
+    def tracking_recorder(self, tracking_recorder_class: type[View]) -> View: ...
 
     def tracking_recorder(
         self, tracking_recorder_class: type[SqlTrackingRecorder] | None = None
