@@ -89,10 +89,12 @@ class LedgerFactory(InfrastructureFactory[SqlTrackingRecorder]):
         return self.closed_with_this(SqlProcessRecorder(self.database, self._events(), tracked))
 
     @overload
-    def tracking_recorder(self, tracking_recorder_class: None = None) -> SqlTrackingRecorder: ...
+    def tracking_recorder(self, tracking_recorder_class: type[View]) -> View: ...
 
     @overload
-    def tracking_recorder(self, tracking_recorder_class: type[View]) -> View: ...
+    def tracking_recorder(
+        self, tracking_recorder_class: type[SqlTrackingRecorder] | None = None
+    ) -> SqlTrackingRecorder: ...
 
     def tracking_recorder(
         self, tracking_recorder_class: type[SqlTrackingRecorder] | None = None
