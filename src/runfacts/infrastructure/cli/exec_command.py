@@ -107,6 +107,9 @@ def command(
                 stderr=stderr,
                 steps=ledger.database.steps,
             )
+            if interruption.happened.is_set():
+                output.say(f"run {run.run_id} was not started")
+                return interruption.exit_code
             interruption.tell(host.detach)
             try:
                 outcome = host.run(run.run_id, Command(arguments, stdin=stdin), actor=Actor.worker(worker_id))
