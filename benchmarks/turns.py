@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,10 +113,10 @@ def _work(entries: Sequence[Entry], turns: Turns, barrier: Barrier, results: Any
             side.close()
         results.close()
         results.join_thread()
-    except threading.BrokenBarrierError:
-        # Another worker failed and has said why.
-        sys.exit(1)
     except BaseException:
+        if barrier.broken:
+            # Another worker failed and has said why.
+            sys.exit(1)
         barrier.abort()
         raise
 
