@@ -266,6 +266,15 @@ def test_an_exec_of_nothing_usable_records_nothing(told: Told, arguments: list[s
     assert len(told("list", "--json").json["items"]) == 1
 
 
+def test_a_working_directory_that_is_gone(file: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    leave = ("sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh")
+    said = apart("exec", "--json", "--", "true", prefix=leave, url=f"sqlite:///{file}", cwd=gone)
+    assert "working directory" in refused_exec(said, "usage")
+    assert len(apart("list", "--json", url=f"sqlite:///{file}").json["items"]) == 1
+
+
 @pytest.mark.usefixtures("file")
 def test_a_head_file_that_is_none(told: Told, tmp_path: Path) -> None:
     heads = tmp_path / "heads"

@@ -9,6 +9,7 @@ keeper: its outcome arrives by its receipt.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -80,6 +81,7 @@ def command(
     """
     if not arguments[0]:
         raise click.UsageError("The command is empty")
+    directory = _working_directory()
     with invocation.ledger() as ledger, _logging_held_back(debug=invocation.debug) as show_log:
         machine = ledger.machine()
         ledger.places().make()
@@ -112,7 +114,9 @@ def command(
                 return interruption.exit_code
             interruption.tell(host.detach)
             try:
-                outcome = host.run(run.run_id, Command(arguments, stdin=stdin), actor=Actor.worker(worker_id))
+                outcome = host.run(
+                    run.run_id, Command(arguments, cwd=directory, stdin=stdin), actor=Actor.worker(worker_id)
+                )
             except RunfactsError:
                 output.say(f"run {run.run_id} is left as it is; if its command runs, its outcome will be recorded")
                 raise
@@ -120,6 +124,14 @@ def command(
                 if stderr is not None:
                     stderr.end_line()
             return _end(invocation, ledger, run.run_id, outcome, interruption)
+
+
+def _working_directory() -> str:
+    """Where the command will run; asked for before anything is recorded."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as the launcher has it, links kept
+    except FileNotFoundError:
+        raise click.UsageError("The working directory is not there any more") from None
 
 
 def exit_code_of(run: RunView) -> int:
