@@ -44,6 +44,8 @@ from runfacts.infrastructure.stores.recorder import (
 )
 from runfacts.infrastructure.stores.tracking import SqlProcessRecorder, SqlTrackingRecorder, tracking_table
 
+__all__ = ["LedgerFactory", "LedgerFacts", "SqlTrackingRecorder"]
+
 Recorder = TypeVar("Recorder", bound=SqlApplicationRecorder)
 View = TypeVar("View", bound=SqlTrackingRecorder)
 
