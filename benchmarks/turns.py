@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 _BARRIER_TIMEOUT_S: Final = 300
 _POLL_S: Final = 1.0
-_MARGIN: Final = 2
+_MARGIN: Final = 1.5
 _WARM_STEPS: Final = 40
 
 
