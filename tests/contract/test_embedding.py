@@ -18,7 +18,7 @@ from eventsourcing.dispatch import singledispatchmethod
 from eventsourcing.domain import Aggregate, DomainEventProtocol, event
 from eventsourcing.persistence import InfrastructureFactory, InfrastructureFactoryError, IntegrityError, Tracking
 from eventsourcing.projection import Projection, ProjectionRunner
-from eventsourcing.system import ProcessApplication, SingleThreadedRunner, System
+from eventsourcing.system import MultiThreadedRunner, ProcessApplication, Runner, SingleThreadedRunner, System
 from eventsourcing.utils import Environment
 from sqlalchemy import Column, Integer, MetaData, Table, Text, func, select
 
@@ -279,12 +279,13 @@ def test_a_view_can_have_the_ledger_record_what_follows_in_the_same_transaction(
     factory.close()
 
 
-def test_a_system_of_applications_runs(env: dict[str, str]) -> None:
-    with SingleThreadedRunner[UUID](System(pipes=[[Orders, Bills]]), env) as runner:
+@pytest.mark.parametrize("kind", [SingleThreadedRunner, MultiThreadedRunner])
+def test_a_system_of_applications_runs(env: dict[str, str], kind: type[Runner[UUID]]) -> None:
+    with kind(System(pipes=[[Orders, Bills]]), env) as runner:
         for what in ("coffee", "tea"):
             runner.get(Orders).save(Order(what))
         bills = runner.get(Bills)
-        assert bills.recorder.max_tracking_id("Orders") == 2
+        eventually(lambda: bills.recorder.max_tracking_id("Orders") == 2, "both orders are processed")
         topics = [item.topic for item in bills.notification_log.select(start=1, limit=10)]
     assert [topic.rpartition(":")[2] for topic in topics] == ["Bill.Created", "Bill.Created"]
 

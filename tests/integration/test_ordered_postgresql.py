@@ -17,7 +17,15 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from followers import eventually, following
-from runfacts import Checkpoint, CheckpointLost, FeedPage, Ledger, ReaderRefused, UnsuitableConnection
+from runfacts import (
+    Checkpoint,
+    CheckpointLost,
+    DatabaseUnreachable,
+    FeedPage,
+    Ledger,
+    ReaderRefused,
+    UnsuitableConnection,
+)
 from runfacts.infrastructure.database import wakeups
 from runfacts.infrastructure.database.engines import parse_url
 from runfacts.infrastructure.database.opening import migrate
@@ -441,3 +449,20 @@ def test_a_follower_at_a_gap_goes_on_after_a_rollback_which_wakes_nobody(
             slow.rollback()
             follower.await_facts(1)
             assert follower.facts[0].position == 2
+
+
+def test_a_follower_says_that_the_server_is_gone_and_goes_on_when_it_is_back(server: PostgresServer) -> None:
+    url = server.create_database()
+    migrate(url)
+    with opened(url) as ledger:
+        created(ledger)
+        with ledger.follow() as iterator:
+            assert next(iterator).position == 1
+            server.stop()
+            with pytest.raises(DatabaseUnreachable):
+                next(iterator)
+            server.restart()
+            created(ledger)
+            second = next(iterator)
+            assert [fact.position for fact in ledger.feed(iterator.checkpoint).facts] == []
+            assert second.sequence == 1
