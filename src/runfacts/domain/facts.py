@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import ClassVar, Final, TypeVar, cast
 
 from runfacts.domain.actors import Actor
@@ -27,6 +28,7 @@ from runfacts.domain.payloads import FACT_TYPES, Payload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = 253_402_300_799_999
+_SHARED_MAX: Final = 64
 
 UPCASTERS: Final[dict[tuple[str, int], Callable[[dict[str, object]], dict[str, object]]]] = {}
 """For (type, version):
@@ -162,7 +164,7 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     else:
         try:
             if schema_version == model.VERSION:
-                return model.model_validate_json(text)
+                return _shared(model, text) if len(text) <= _SHARED_MAX else model.model_validate_json(text)
             raw = json.loads(text)
             for version in range(schema_version, model.VERSION):
                 raw = UPCASTERS[type_name, version](raw)
@@ -175,6 +177,12 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     return UnknownPayload.model_construct(
         stored_type=type_name, stored_version=schema_version, text=text, reason=reason
     )
+
+
+@lru_cache(maxsize=256)
+def _shared(model: type[Payload], text: str) -> Payload:
+    """Read a short payload. Most say one of very few things, and being frozen one object can say it for all."""
+    return model.model_validate_json(text)
 
 
 def _leads_on(type_name: str, schema_version: int, wanted: int) -> bool:
