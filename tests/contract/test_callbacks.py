@@ -200,3 +200,12 @@ def test_reports_of_two_runs_do_not_meet(ledger: Ledger) -> None:
     assert ledger.run(two.run_id).status == RunStatus.RUNNING
     assert ledger.run(created(ledger)).status == RunStatus.CREATED
     assert ledger.run(queued(ledger)).status == RunStatus.QUEUED
+
+
+def test_the_same_late_report_without_a_sequence_is_noted_once(ledger: Ledger) -> None:
+    claim = finished(ledger, FAILED)
+    late = Outcome.failed(exit_code=2)
+    assert isinstance(ledger.finish(claim, late, actor=WORKER), LateCallback)
+    with unchanged(ledger):
+        assert isinstance(ledger.finish(claim, late, actor=WORKER), Repeated)
+    assert isinstance(ledger.finish(claim, Outcome.failed(exit_code=3), actor=WORKER), LateCallback)

@@ -18,6 +18,7 @@ from runfacts.domain.payloads import (
     AttemptCancelled,
     AttemptClaimed,
     AttemptFailed,
+    AttemptLateCallbackIgnored,
     AttemptLost,
     AttemptRunning,
     AttemptStarting,
@@ -65,6 +66,8 @@ class Attempt(BaseAggregate[str]):
     observed: OutcomeKind | None
     evidence: Evidence | None
     group_left: bool
+    late_reports: frozenset[tuple[str, int | None, int | None]]
+    """What was reported after the end: what, exit code, signal."""
 
     @classmethod
     def begin(cls, fact: Fact) -> Attempt:
@@ -89,6 +92,7 @@ class Attempt(BaseAggregate[str]):
         attempt.observed = None
         attempt.evidence = None
         attempt.group_left = False
+        attempt.late_reports = frozenset()
         return attempt
 
     @property
@@ -101,7 +105,9 @@ class Attempt(BaseAggregate[str]):
         payload = fact.payload
         status = ATTEMPT_STATUS_AFTER.get(type(payload))
         if status is None:
-            # A late callback changes nothing (R2.7).
+            # A late callback changes nothing but what is known to have been said (R2.7).
+            if type(payload) is AttemptLateCallbackIgnored:
+                self.late_reports |= {(payload.reported, payload.exit_code, payload.signal)}
             return
         self.status = status
         if status not in ACTIVE_ATTEMPT:
