@@ -7,6 +7,8 @@ import signal
 import sys
 from contextlib import suppress
 
+from eventsourcing.persistence import IntegrityError
+
 from forge.board import following
 from forge.tour import tour
 from runfacts import RunfactsError
@@ -25,6 +27,10 @@ def main() -> int:
             follow(given.db)
     except RunfactsError as error:
         print(f"forge: {error}", file=sys.stderr)
+        return 1
+    except IntegrityError:
+        # Whoever is second at a position has changed nothing, and leaves the board to the other one.
+        print("forge: another process keeps this board up to date", file=sys.stderr)
         return 1
     return 0
 
