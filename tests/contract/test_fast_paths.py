@@ -1,4 +1,4 @@
-"""In-process fast paths are never a source of truth (R1.6): what another process wrote is seen, whatever this one keeps."""
+"""In-process fast paths are never a source of truth (R1.6): what others wrote is seen, whatever this process keeps."""
 
 from __future__ import annotations
 
