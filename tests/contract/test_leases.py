@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runfacts import (
@@ -82,6 +84,12 @@ def test_a_renewal_lasts_from_now(ledger: Ledger, manual_clock: ManualClock) -> 
     assert lease(ledger, claim) == LeaseState.VALID
     manual_clock.advance(1)
     assert lease(ledger, claim) == LeaseState.EXPIRED
+
+
+def test_a_renewal_knows_ids_in_every_usual_form(ledger: Ledger) -> None:
+    claim = claimed(ledger)
+    written = replace(claim, run_id=claim.run_id.upper(), attempt_id=claim.attempt_id.replace("-", ""))
+    assert isinstance(ledger.renew(written), Renewed)
 
 
 def test_an_expired_lease_can_be_renewed_while_its_attempt_is_active(ledger: Ledger, manual_clock: ManualClock) -> None:
