@@ -12,6 +12,7 @@ import os
 from types import TracebackType
 from typing import Self
 
+from runfacts.domain.errors import InvalidSetting
 from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.receipts import Receipts
@@ -50,6 +51,8 @@ class Ledger(RunCommands, Receipts, Feed):
         """
         if settings is None:
             settings = Settings.from_sources(overrides, os.environ)
+        elif overrides:
+            raise InvalidSetting(next(iter(overrides))[:64], "is given beside settings that were made before")
         database = open_database(
             url,
             clock=clock,
