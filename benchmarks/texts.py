@@ -131,6 +131,26 @@ def _goal_rows(report: Report | None) -> Iterator[Sequence[str]]:
         else:
             reached = "yes" if figure.median >= goal.lowest else "**no**"
             yield name, f"≥ {goal.lowest}", _number(figure.median), _spread(figure), reached
+    yield from _scaling_rows(report)
+
+
+def _scaling_rows(report: Report | None) -> Iterator[Sequence[str]]:
+    """Compare how the ledger's and the hand-written rates change from 4 to 16 writers, by their medians."""
+    found = (
+        {}
+        if report is None
+        else {(each.setting, each.side): each.median for each in report.figures if each.case == _ONE}
+    )
+    for where in ("sqlite, disk", "postgresql, disk", "sqlite, RAM disk", "postgresql, RAM disk"):
+        name = f"{_ONE}, {where}, from 4 to 16 writers, ledger"
+        rates = [found.get((f"{where}, {count} writers", side)) for side in ("ledger", "sql") for count in (4, 16)]
+        if None in rates:
+            yield name, "as sql or better", _TO_BE_FILLED, "", ""
+            continue
+        few, many, few_by_hand, many_by_hand = (rate or 0.0 for rate in rates)
+        own, by_hand = many / few, many_by_hand / few_by_hand
+        reached = "yes" if own >= by_hand else "**no**"
+        yield name, f"≥ {_number(by_hand)}, as sql", _number(own), "", reached
 
 
 def _rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:

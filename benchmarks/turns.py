@@ -11,7 +11,6 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import Any, Final, Protocol
 
 _BARRIER_TIMEOUT_S: Final = 300
 _POLL_S: Final = 1.0
-_MARGIN: Final = 2
+_MARGIN: Final = 1.5
 _WARM_STEPS: Final = 40
 
 
@@ -114,10 +113,10 @@ def _work(entries: Sequence[Entry], turns: Turns, barrier: Barrier, results: Any
             side.close()
         results.close()
         results.join_thread()
-    except threading.BrokenBarrierError:
-        # Another worker failed and has said why.
-        sys.exit(1)
     except BaseException:
+        if barrier.broken:
+            # Another worker failed and has said why.
+            sys.exit(1)
         barrier.abort()
         raise
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import sql_sides
+from benchmarks.__main__ import main
 from benchmarks.figures import Figure, Report
 from benchmarks.ledger_sides import STEPS_PER_RUN, one_fact
 from benchmarks.texts import differences, page_tables, table
@@ -19,14 +20,9 @@ from runfacts.domain.facts import Fact
 ROOT = Path(__file__).parents[2]
 
 
-def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the bench's command as a process of its own."""
-    command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
-    ended = bench("run", "--quick", "--json")
+    command = [sys.executable, "-m", "benchmarks", "run", "--quick", "--json"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert ended.returncode == 0, ended.stderr
     report = Report.from_json(json.loads(ended.stdout))
@@ -51,15 +47,14 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
     assert all(figure.median > 0 for figure in report.figures)
     assert any(note.startswith("edge: ") for note in report.notes)
     (tmp_path / "new.json").write_text(ended.stdout)
-    refused = bench("baseline", str(tmp_path / "new.json"))
-    assert (refused.returncode, refused.stderr) == (1, "a quick run is no baseline\n")
+    assert main(["baseline", str(tmp_path / "new.json")]) == 1
 
 
-def test_an_unknown_case_is_refused() -> None:
-    ended = bench("run", "one-fakt")
+def test_an_unknown_case_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "one-fakt"])
 
-    assert ended.returncode == 2
-    assert "no such case: one-fakt" in ended.stderr
+    assert "no such case: one-fakt" in capsys.readouterr().err
 
 
 def written_by_hand(database_url: str) -> tuple[Fact, ...]:
@@ -145,5 +140,18 @@ def test_the_page_says_which_goals_are_reached(report: Report) -> None:
     assert "Between the cases the flush of a small append took 250 to 2,400 µs." in lines
 
 
+def test_the_page_compares_how_rates_change_with_more_writers() -> None:
+    rates = {("4", "ledger"): 1_000.0, ("16", "ledger"): 800.0, ("4", "sql"): 2_000.0, ("16", "sql"): 1_800.0}
+    figures = [
+        Figure.of("one-fact command", f"sqlite, disk, {writers} writers", side, "commits/s", [rate])
+        for (writers, side), rate in rates.items()
+    ]
+
+    lines = list(page_tables(Report({}, quick=False, figures=figures)))
+
+    row = "| one-fact command, sqlite, disk, from 4 to 16 writers, ledger | ≥ 0.90, as sql | 0.80 |  | **no** |"
+    assert row in lines
+
+
 def test_the_page_is_what_the_baseline_gives() -> None:
-    assert bench("page", "--check").returncode == 0
+    assert main(["page", "--check"]) == 0

@@ -271,6 +271,42 @@ def test_a_reader_that_goes_away_does_not_change_the_exit_code(url: str) -> None
         assert len(host.stderr.read().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("marked")
+def test_a_reader_that_stalls_can_be_left_by_a_signal_when_the_command_has_ended(
+    file_told: Told, url: str, tmp_path: Path
+) -> None:
+    host = subprocess.Popen(
+        [*COMMAND, "exec", "--", "sh", "-c", f"yes | head -c 1000000; touch {tmp_path / 'ended'}; exit 6"],
+        env=environment(url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with host:
+        assert host.stderr is not None
+        run_id = host.stderr.readline().removeprefix("run ").rstrip()
+        wait_until(lambda: file_told("show", run_id, "--json").json["status"] == "failed", "the end is recorded")
+        host.terminate()
+        assert host.wait(60) == 6
+
+
+def test_one_key_used_by_many_at_once_runs_once(url: str, tmp_path: Path) -> None:
+    hosts = [
+        subprocess.Popen(
+            [*COMMAND, "exec", "--key", "k", "--", "sh", "-c", f"echo ran >> {tmp_path / 'ran'}; exit 3"],
+            env=environment(url),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    said = [host.communicate()[1] for host in hosts]
+    assert {text.splitlines()[0] for text in said} == {said[0].splitlines()[0]}
+    # Who comes while it runs is told so; who comes later gets its code.
+    assert {host.returncode for host in hosts} <= {3, 4}
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
 def die_at(step: str, url: str, script: str) -> str:
     """Host a command by a process that kills itself at a step; the id of its run."""
     program = DYING_HOST

@@ -7,17 +7,24 @@ just then, which is the real thing. That needs a server of the test's own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from socket import SHUT_RDWR, socket
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from every_command import COMMANDS, Act
 from runfacts import (
     Claimed,
     Contended,
+    DatabaseBusy,
+    DatabaseFull,
+    DatabaseReadOnly,
     DatabaseUnreachable,
     Ledger,
     OutcomeUnknown,
@@ -30,7 +37,7 @@ from runfacts.infrastructure.database.errors import LostRace
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
 from runfacts.testing.plugin import make_template
 from runfacts.testing.postgres import PostgresServer, PostgresVersion
-from runfacts.testing.steps import CallAt, FailAt, listening
+from runfacts.testing.steps import AllSteps, CallAt, FailAt, listening
 from stages import ANA, WORKER, claimed, created, one_writer, queued, types, unchanged
 from waiting import until
 
@@ -119,6 +126,18 @@ def test_a_renewal_that_loses_every_race_is_contended(ledger_factory: ThrowAwayL
     with unchanged(ledger), listening(ledger, losing), pytest.raises(Contended) as caught:
         ledger.renew(claim)
     assert caught.value.tries == 3
+
+
+@pytest.mark.parametrize("kind", [DatabaseBusy, DatabaseFull, DatabaseReadOnly, DatabaseUnreachable])
+def test_an_error_of_the_next_try_does_not_hide_that_the_outcome_is_unknown(
+    ledger: Ledger, kind: type[DatabaseBusy]
+) -> None:
+    run_id = queued(ledger)
+    unknown = FailAt("sql:before:commit", OutcomeUnknown("the connection broke"))
+    failing = FailAt("sql:before:commit", kind("not now"), nth=2)
+    with unchanged(ledger), listening(ledger, AllSteps(failing, unknown)), pytest.raises(OutcomeUnknown) as caught:
+        ledger.claim(run_id, actor=WORKER, executor_type="batch")
+    assert isinstance(caught.value.__cause__, kind)
 
 
 @pytest.fixture(params=[16, 18], scope="module")
@@ -229,6 +248,40 @@ def test_a_new_run_that_was_never_answered_is_there_once(ledgers: ThrowAwayLedge
     ledger = ledgers()
     run_id = end_unanswered(ledgers, lambda: created(ledger))
     assert [item.run_id for item in ledger.runs().items] == [run_id]
+
+
+def test_the_first_of_two_unanswered_commits_may_arrive_after_the_second_was_sent(ledgers: ThrowAwayLedgers) -> None:
+    ledger = ledgers()
+    run_id = queued(ledger)
+    taken_out: list[Any] = []
+    event.listen(ledger.database.engine, "checkout", lambda connection, *_: taken_out.append(connection))
+
+    def waiting(count: int) -> bool:
+        found = watcher.execute(f"SELECT count(*) FROM ({SESSIONS} AND wait_event_type = 'Lock') AS found").fetchone()
+        return found == (count,)
+
+    def cut() -> None:
+        # On our side only: the server goes on with what it was asked.
+        with suppress(OSError), socket(fileno=os.dup(taken_out[-1].fileno())) as ours:
+            ours.shutdown(SHUT_RDWR)
+
+    with (
+        psycopg.connect(ledgers.url, application_name="holder") as holder,
+        psycopg.connect(ledgers.url, application_name="watcher", autocommit=True) as watcher,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        holder.execute("SELECT 1 FROM runs FOR UPDATE")
+        future = pool.submit(lambda: ledger.claim(run_id, actor=WORKER, executor_type="batch"))
+        for count in (1, 2):
+            until(lambda count=count: waiting(count))  # type: ignore[misc]  # the count of this turn
+            ledgers.clock.advance(1)
+            cut()
+        holder.rollback()
+        answer = future.result(timeout=30)
+    assert isinstance(answer, Claimed)
+    assert isinstance(ledger.start(answer.claim, actor=WORKER), Started)
+    assert types(ledger, run_id)[1:] == ["run.queued", "run.dispatching", "attempt.claimed", "attempt.starting"]
+    assert ledger.verify().clean
 
 
 def test_where_nobody_can_be_asked_the_outcome_is_unknown(server: PostgresServer, ledgers: ThrowAwayLedgers) -> None:

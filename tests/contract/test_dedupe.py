@@ -89,11 +89,12 @@ def test_a_key_that_recorded_nothing_is_free(ledger: Ledger) -> None:
     assert isinstance(ledger.claim(run_id, actor=WORKER, executor_type="batch", dedupe_key="k"), Claimed)
 
 
-@pytest.mark.parametrize("key", ["", "x" * 257, "a\nb", "a\x00b", "\ud800"])
-def test_a_key_that_cannot_be_stored_is_refused(ledger: Ledger, key: str) -> None:
+def test_a_key_that_cannot_be_stored_is_refused(ledger: Ledger) -> None:
     run_id = created(ledger)
-    with unchanged(ledger), pytest.raises(InvalidValue, match="dedupe_key"):
-        ledger.queue(run_id, actor=ANA, dedupe_key=key)
+    with unchanged(ledger):
+        for key in ("", "x" * 257, "a\nb", "a\x00b", "\ud800"):
+            with pytest.raises(InvalidValue, match="dedupe_key"):
+                ledger.queue(run_id, actor=ANA, dedupe_key=key)
 
 
 def test_a_key_of_256_characters_of_any_script_is_stored(ledger: Ledger) -> None:

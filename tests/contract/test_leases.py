@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runfacts import (
@@ -62,14 +64,15 @@ def test_without_a_length_the_setting_decides(ledger_factory: ThrowAwayLedgers, 
     assert lease(ledger, claim) == LeaseState.EXPIRED
 
 
-@pytest.mark.parametrize("lease_ms", [0, 1_999, 600_001, -5])
-def test_no_lease_is_shorter_or_longer_than_the_settings_bounds(ledger: Ledger, lease_ms: int) -> None:
+def test_no_lease_is_shorter_or_longer_than_the_settings_bounds(ledger: Ledger) -> None:
     run_id = queued(ledger)
-    with unchanged(ledger), pytest.raises(InvalidValue, match="lease_ms"):
-        ledger.claim(run_id, actor=WORKER, executor_type="batch", lease_ms=lease_ms)
-    claim = claim_of(ledger, run_id, lease_ms=600_000)
-    with unchanged(ledger), pytest.raises(InvalidValue, match="lease_ms"):
-        ledger.renew(claim, lease_ms=lease_ms)
+    claim = claim_of(ledger, queued(ledger), lease_ms=600_000)
+    with unchanged(ledger):
+        for lease_ms in (-5, 0, 1_999, 600_001):
+            with pytest.raises(InvalidValue, match="lease_ms"):
+                ledger.claim(run_id, actor=WORKER, executor_type="batch", lease_ms=lease_ms)
+            with pytest.raises(InvalidValue, match="lease_ms"):
+                ledger.renew(claim, lease_ms=lease_ms)
 
 
 def test_a_renewal_lasts_from_now(ledger: Ledger, manual_clock: ManualClock) -> None:
@@ -81,6 +84,12 @@ def test_a_renewal_lasts_from_now(ledger: Ledger, manual_clock: ManualClock) -> 
     assert lease(ledger, claim) == LeaseState.VALID
     manual_clock.advance(1)
     assert lease(ledger, claim) == LeaseState.EXPIRED
+
+
+def test_a_renewal_knows_ids_in_every_usual_form(ledger: Ledger) -> None:
+    claim = claimed(ledger)
+    written = replace(claim, run_id=claim.run_id.upper(), attempt_id=claim.attempt_id.replace("-", ""))
+    assert isinstance(ledger.renew(written), Renewed)
 
 
 def test_an_expired_lease_can_be_renewed_while_its_attempt_is_active(ledger: Ledger, manual_clock: ManualClock) -> None:
@@ -132,7 +141,7 @@ def test_a_renewal_says_that_somebody_asked_to_stop(ledger: Ledger) -> None:
     assert ledger.renew(run.claim) == Renewed(EPOCH_MS + 30_000, AttemptStatus.RUNNING, IntentKind.SHUTDOWN)
 
 
-@pytest.mark.parametrize("jump_ms", [-HOUR, -1, 1, HOUR, 400 * 24 * HOUR])
+@pytest.mark.parametrize("jump_ms", [-HOUR, 1, 400 * 24 * HOUR])
 def test_a_jump_of_the_wall_clock_neither_shortens_nor_stretches_a_lease(
     ledger: Ledger, manual_clock: ManualClock, jump_ms: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Each command records its facts, in order, and moves Run and Attempt (R2.3, R2.4, R2.6 to R2.9, R6.4, R6.5, R10.4)."""
+"""Each command records its facts, in order, and moves Run and Attempt (R2.3, R2.4, R2.6 to R2.9, R10.4)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from runfacts import (
     Created,
     Finished,
     IllegalTransition,
-    IntentKind,
     InvalidValue,
     Ledger,
     NotClaimable,
     NotQueued,
     Outcome,
-    OutcomeKind,
     Recorded,
     Refusal,
     Repeated,
@@ -25,7 +23,6 @@ from runfacts import (
     RunStatus,
     Started,
     StartRefused,
-    StopNotProven,
 )
 from runfacts.domain.payloads import (
     AttemptCancelled,
@@ -37,7 +34,6 @@ from runfacts.domain.payloads import (
     AttemptTimedOut,
     Payload,
     RunCancelled,
-    RunCancelRequested,
     RunCreated,
     RunDispatching,
     RunFailed,
@@ -69,8 +65,6 @@ CREATED = RunCreated(task="report", policy=RetryPolicy())
 CLAIMED = (CREATED, RunQueued(), RunDispatching(number=1), AttemptClaimed(number=1, executor_type="batch"))
 STARTING = (*CLAIMED, AttemptStarting())
 RUNNING = (*STARTING, AttemptRunning(), RunRunning())
-ASKED = RunCancelRequested(kind=IntentKind.USER)
-LATE = RunCancelRequested(kind=IntentKind.TIMEOUT)
 
 
 def standing(ledger: Ledger, run: GivenRun) -> tuple[str, str]:
@@ -138,12 +132,6 @@ def test_only_a_queued_run_is_claimed(ledger: Ledger) -> None:
     assert answer == NotClaimable(claim.run_id, RunStatus.DISPATCHING, Refusal.NOT_QUEUED)
 
 
-def test_no_attempt_is_made_once_somebody_asked_to_stop(ledger: Ledger) -> None:
-    run = given_in(ledger, CREATED, RunQueued(), ASKED)
-    answer = run.when(lambda: ledger.claim(run.run_id, actor=WORKER, executor_type="batch")).then()
-    assert answer == NotClaimable(run.run_id, RunStatus.QUEUED, Refusal.CANCELLATION_REQUESTED)
-
-
 def test_the_start_barrier_is_passed_once(ledger: Ledger) -> None:
     run = given_in(ledger, *CLAIMED)
     answer = run.when(lambda: ledger.start(run.claim, actor=WORKER)).then(AttemptStarting())
@@ -174,63 +162,6 @@ def test_the_deadline_is_fixed_at_the_start_barrier(
     assert ledger.history(claim.run_id)[-1].payload == AttemptStarting(deadline_at_ms=expected)
     assert ledger.run(claim.run_id).attempts[0].deadline_at_ms == expected
     assert ledger.execution(claim.attempt_id).deadline_at_ms == expected
-
-
-@pytest.mark.parametrize(
-    ("past", "asked", "facts", "statuses"),
-    [
-        (
-            CLAIMED,
-            ASKED,
-            (AttemptCancelled(reason=IntentKind.USER), RunCancelled(reason=IntentKind.USER)),
-            (RunStatus.CANCELLED, AttemptStatus.CANCELLED),
-        ),
-        # A claimed Attempt has no way to timed_out (R2.4, R2.5); its Run has.
-        (
-            CLAIMED,
-            LATE,
-            (AttemptCancelled(reason=IntentKind.TIMEOUT), RunTimedOut(reason=IntentKind.TIMEOUT)),
-            (RunStatus.TIMED_OUT, AttemptStatus.CANCELLED),
-        ),
-    ],
-)
-def test_the_start_barrier_is_closed_by_an_intent(
-    ledger: Ledger,
-    past: tuple[Payload, ...],
-    asked: Payload,
-    facts: tuple[Payload, ...],
-    statuses: tuple[RunStatus, AttemptStatus],
-) -> None:
-    run = given_in(ledger, *past, asked)
-    answer = run.when(lambda: ledger.start(run.claim, actor=WORKER)).then(*facts)
-    assert answer == StartRefused(*statuses, Refusal.CANCELLATION_REQUESTED)
-    assert row_of(ledger, "executions")["recover_at_ms"] is None
-    assert ledger.verify().clean
-
-
-@pytest.mark.parametrize(
-    ("asked", "facts", "statuses"),
-    [
-        (
-            ASKED,
-            (AttemptCancelled(reason=IntentKind.USER), RunCancelled(reason=IntentKind.USER)),
-            (RunStatus.CANCELLED, AttemptStatus.CANCELLED),
-        ),
-        (
-            LATE,
-            (AttemptTimedOut(reason=IntentKind.TIMEOUT), RunTimedOut(reason=IntentKind.TIMEOUT)),
-            (RunStatus.TIMED_OUT, AttemptStatus.TIMED_OUT),
-        ),
-    ],
-)
-def test_the_gate_is_closed_by_an_intent(
-    ledger: Ledger, asked: Payload, facts: tuple[Payload, ...], statuses: tuple[RunStatus, AttemptStatus]
-) -> None:
-    run = given_in(ledger, *STARTING, asked)
-    answer = run.when(lambda: ledger.running(run.claim, actor=WORKER, handle="h")).then(*facts)
-    assert answer == StartRefused(*statuses, Refusal.CANCELLATION_REQUESTED)
-    assert ledger.execution(run.claim.attempt_id).handle is None
-    assert ledger.verify().clean
 
 
 def test_a_confirmed_process_makes_attempt_and_run_running(ledger: Ledger) -> None:
@@ -306,24 +237,6 @@ def test_a_failure_leaves_a_note_of_a_group_that_was_left(ledger: Ledger) -> Non
     run.when(lambda: ledger.finish(run.claim, Outcome.succeeded(exit_code=0), actor=WORKER, group_left=True)).then(
         AttemptSucceeded(exit_code=0, group_left=True), RunSucceeded(exit_code=0, group_left=True)
     )
-
-
-def test_with_the_intent_first_a_report_ends_as_cancelled_and_says_what_was_observed(ledger: Ledger) -> None:
-    run = given_in(ledger, *RUNNING, ASKED)
-    fields = {"reason": IntentKind.USER, "observed": OutcomeKind.SUCCEEDED, "exit_code": 0}
-    answer = run.when(lambda: ledger.finish(run.claim, Outcome.succeeded(exit_code=0), actor=WORKER)).then(
-        AttemptCancelled.model_validate(fields), RunCancelled.model_validate(fields)
-    )
-    assert answer == Finished(RunStatus.CANCELLED, AttemptStatus.CANCELLED, 10, None)
-    assert ledger.run(run.run_id).attempts[0].observed == "succeeded"
-
-
-def test_a_run_being_cancelled_does_not_end_while_its_group_lives(ledger: Ledger) -> None:
-    run = given_in(ledger, *RUNNING, ASKED)
-    with unchanged(ledger):
-        answer = ledger.finish(run.claim, Outcome.failed(signal=9), actor=WORKER, group_left=True)
-    assert answer == StopNotProven(RunStatus.RUNNING, AttemptStatus.RUNNING)
-    assert isinstance(ledger.finish(run.claim, Outcome.failed(signal=9), actor=WORKER), Finished)
 
 
 def test_what_the_tables_do_not_have_is_refused_without_a_trace(ledger: Ledger) -> None:
@@ -440,9 +353,8 @@ def test_a_manual_retry_is_a_new_run_that_names_the_old_one(ledger: Ledger) -> N
         created(ledger, retry_of_run_id="01900000-0000-7000-8000-00000000dead")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_cannot_be_stored_is_refused_at_the_edge(ledger: Ledger) -> None:
+    wrong: list[dict[str, object]] = [
         {"task": ""},
         {"task": "x" * 201},
         {"task": "a\nb"},
@@ -452,8 +364,8 @@ def test_a_manual_retry_is_a_new_run_that_names_the_old_one(ledger: Ledger) -> N
         {"timeout_ms": 0},
         {"deadline_at_ms": -1},
         {"correlation_id": "\ud800"},
-    ],
-)
-def test_what_cannot_be_stored_is_refused_at_the_edge(ledger: Ledger, options: dict[str, object]) -> None:
-    with unchanged(ledger), pytest.raises(InvalidValue):
-        created(ledger, **options)
+    ]
+    with unchanged(ledger):
+        for options in wrong:
+            with pytest.raises(InvalidValue):
+                created(ledger, **options)

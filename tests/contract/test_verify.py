@@ -1,21 +1,22 @@
-"""``verify`` finds what was changed, removed or added past all defences, and nothing else (R1.3, R3.1, R14.2)."""
+"""``verify`` finds what was changed, removed or added past all defences, and only that (R1.3, R3.1, R3.10, R14.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
 from typing import Any
 
 import pytest
+from sqlalchemy import Table
 
-from runfacts import Actor, AttemptClaim, Claimed, Ledger, Outcome, RetryPolicy, RunNotFound, Started, VerifyReport
+from runfacts import AttemptClaim, Claimed, Ledger, Outcome, RetryPolicy, Started, VerifyReport
 from runfacts.infrastructure.database.tables import attempts, executions, facts, runs
-from stages import ANA, WORKER, created, finished, queued, running
+from stages import WORKER, created, finished, queued
 from tampering import Owner, change, insert_copy, owner_of
 
 OTHER_ID = "01890000-0000-7000-8000-00000000000f"
 FACT_COLUMNS = [column.name for column in facts.c]
+NULLABLE = [column.name for column in facts.c if column.nullable]
 
 # What an execution says that no fact says: claims, which are never rebuilt from facts (R1.2).
 CLAIMS = {
@@ -116,23 +117,25 @@ def test_one_changed_byte_in_any_column_of_a_fact_is_found(ledger: Ledger, datab
     assert ledger.verify(run_id) == original
 
 
-@pytest.mark.parametrize("column", [column.name for column in facts.c if column.nullable and column.name != "position"])
-def test_a_value_that_was_taken_away_is_found(ledger: Ledger, database_url: str, column: str) -> None:
+def test_a_value_that_was_taken_away_is_found(ledger: Ledger, database_url: str) -> None:
     run_id = full_run(ledger).run_id
     with owner_of(database_url) as owner:
-        change(owner, "facts", {"run_id": run_id, "sequence": 4}, column, None)
-    assert (run_id, "hash", "hash", 4) in found(ledger.verify())
+        for column in NULLABLE:
+            with changed(owner, "facts", {"run_id": run_id, "sequence": 4}, column, None):
+                where = found(ledger.verify())
+            assert (column, run_id, "hash", "hash", 4) in {(column, *item) for item in where}
+    assert ledger.verify().clean
 
 
-@pytest.mark.parametrize("column", [column.name for column in facts.c if column.nullable])
-def test_a_value_that_was_put_where_none_was_is_found(ledger: Ledger, database_url: str, column: str) -> None:
+def test_a_value_that_was_put_where_none_was_is_found(ledger: Ledger, database_url: str) -> None:
     run_id = full_run(ledger).run_id
     with owner_of(database_url) as owner:
-        owner.run(f"UPDATE facts SET {column} = NULL WHERE sequence = 1 AND run_id = ?", [run_id])
-        before = ledger.verify(run_id)
-        change(owner, "facts", {"run_id": run_id, "sequence": 1}, column, OTHER_ID)
-    assert (run_id, "hash", "hash", 1) in found(ledger.verify())
-    assert before.clean == (column != "actor_id")
+        # Who created the Run is known; nothing else is.
+        for column in set(NULLABLE) - {"actor_id"}:
+            with changed(owner, "facts", {"run_id": run_id, "sequence": 1}, column, OTHER_ID):
+                where = found(ledger.verify())
+            assert (column, run_id, "hash", "hash", 1) in {(column, *item) for item in where}
+    assert ledger.verify().clean
 
 
 def test_a_changed_hash_is_named_once_and_at_the_head_also_in_the_runs_row(ledger: Ledger, database_url: str) -> None:
@@ -156,51 +159,47 @@ def test_a_fact_that_went_to_another_run_is_missed_in_one_and_found_in_the_other
     assert (OTHER_ID, "run", "run_id", None) in where
 
 
-@pytest.mark.parametrize("column", [column.name for column in runs.c if column.name != "run_id"])
-def test_any_changed_column_of_a_run_is_found(ledger: Ledger, database_url: str, column: str) -> None:
+def test_any_changed_column_of_a_run_is_found(ledger: Ledger, database_url: str) -> None:
     run_id = full_run(ledger).run_id
     with owner_of(database_url) as owner:
-        ((value,),) = owner.rows(f"SELECT {column} FROM runs WHERE run_id = ?", [run_id])
-        number = column.endswith(("_ms", "version", "count"))
-        wrong = [number or OTHER_ID] if value is None else [*others(value)[:2], None]
-        for other in wrong:
-            if other is None and not runs.c[column].nullable:
-                continue
-            with changed(owner, "runs", {"run_id": run_id}, column, int(other) if isinstance(other, bool) else other):
-                report = ledger.verify(run_id)
-            assert found(report) == {(run_id, "run", column, None)}
-            assert report.differences[0].recomputed == (None if value is None else str(value))
+        for column in runs.c.keys()[1:]:
+            ((value,),) = owner.rows(f"SELECT {column} FROM runs WHERE run_id = ?", [run_id])
+            for other in wrong_values(runs, column, value):
+                with changed(owner, "runs", {"run_id": run_id}, column, other):
+                    report = ledger.verify(run_id)
+                assert found(report) == {(run_id, "run", column, None)}
+                assert report.differences[0].recomputed == (None if value is None else str(value))
     assert ledger.verify(run_id).clean
 
 
-@pytest.mark.parametrize(
-    "column", [column.name for column in attempts.c if column.name not in {"attempt_id", "run_id"}]
-)
-def test_any_changed_column_of_an_attempt_is_found(ledger: Ledger, database_url: str, column: str) -> None:
+def test_any_changed_column_of_an_attempt_is_found(ledger: Ledger, database_url: str) -> None:
     claim = full_run(ledger)
     with owner_of(database_url) as owner:
-        ((value,),) = owner.rows(f"SELECT {column} FROM attempts WHERE attempt_id = ?", [claim.attempt_id])
-        number = isinstance(attempts.c[column].type.python_type(), int)
-        for other in ([1] if number else ["x"]) if value is None else others(value)[:2]:
-            with changed(owner, "attempts", {"attempt_id": claim.attempt_id}, column, other):
-                report = ledger.verify(claim.run_id)
-            assert found(report) == {(claim.run_id, "attempt", column, None)}
+        for column in attempts.c.keys()[2:]:
+            ((value,),) = owner.rows(f"SELECT {column} FROM attempts WHERE attempt_id = ?", [claim.attempt_id])
+            for other in wrong_values(attempts, column, value):
+                with changed(owner, "attempts", {"attempt_id": claim.attempt_id}, column, other):
+                    assert found(ledger.verify(claim.run_id)) == {(claim.run_id, "attempt", column, None)}
     assert ledger.verify(claim.run_id).clean
 
 
-@pytest.mark.parametrize(
-    "column", [column.name for column in executions.c if column.name not in {"attempt_id", "run_id", *CLAIMS}]
-)
-def test_any_column_of_an_execution_that_facts_speak_of_is_compared(
-    ledger: Ledger, database_url: str, column: str
-) -> None:
+def test_any_column_of_an_execution_that_facts_speak_of_is_compared(ledger: Ledger, database_url: str) -> None:
     claim = full_run(ledger)
     with owner_of(database_url) as owner:
-        ((value,),) = owner.rows(f"SELECT {column} FROM executions WHERE attempt_id = ?", [claim.attempt_id])
-        other = {"handle": None, "gated": 0, "recover_at_ms": 7}.get(column, others(value)[0])
-        with changed(owner, "executions", {"attempt_id": claim.attempt_id}, column, other):
-            assert found(ledger.verify(claim.run_id)) == {(claim.run_id, "execution", column, None)}
+        for column in set(executions.c.keys()[2:]) - CLAIMS:
+            ((value,),) = owner.rows(f"SELECT {column} FROM executions WHERE attempt_id = ?", [claim.attempt_id])
+            # Of a handle only whether it is there is known from facts.
+            other = None if column == "handle" else wrong_values(executions, column, value)[0]
+            with changed(owner, "executions", {"attempt_id": claim.attempt_id}, column, other):
+                assert found(ledger.verify(claim.run_id)) == {(claim.run_id, "execution", column, None)}
     assert ledger.verify(claim.run_id).clean
+
+
+def wrong_values(table: Table, column: str, value: object) -> list[object]:
+    """Values that a column could have instead, if no constraint refused them."""
+    if value is None:
+        return [7 if table.c[column].type.python_type is int else OTHER_ID]
+    return [*others(value)[:2], *([None] if table.c[column].nullable else [])]
 
 
 def test_the_columns_of_an_execution_that_are_claims_are_named_here() -> None:
@@ -359,76 +358,8 @@ def test_a_time_that_no_calendar_has_is_found_and_stops_nothing(ledger: Ledger, 
     assert (run_id, "hash", "hash", 1) in found(ledger.verify())
 
 
-def test_an_unknown_run_is_not_found(ledger: Ledger) -> None:
-    finished(ledger)
-    with pytest.raises(RunNotFound):
-        ledger.verify(OTHER_ID)
-
-
 def test_a_run_of_which_only_rows_are_left_can_be_verified(ledger: Ledger, database_url: str) -> None:
     claim = full_run(ledger)
     with owner_of(database_url) as owner:
         insert_copy(owner, "executions", {"attempt_id": claim.attempt_id}, {"attempt_id": OTHER_ID, "run_id": OTHER_ID})
     assert found(ledger.verify(OTHER_ID)) == {(OTHER_ID, "execution", "attempt_id", None)}
-
-
-def test_one_run_is_verified_alone(ledger: Ledger, database_url: str) -> None:
-    one, other = finished(ledger).run_id, finished(ledger).run_id
-    with owner_of(database_url) as owner:
-        change(owner, "runs", {"run_id": other}, "task", "changed")
-    assert ledger.verify(one).clean
-    assert not ledger.verify(other).clean
-
-
-def test_an_empty_ledger_is_clean(ledger: Ledger) -> None:
-    assert ledger.verify() == VerifyReport(0, 0, {}, ())
-
-
-def test_more_runs_than_a_page_are_all_verified(ledger: Ledger) -> None:
-    ids = [created(ledger) for _ in range(201)]
-    heard: list[tuple[int, int]] = []
-    report = ledger.verify(progress=lambda *so_far: heard.append(so_far))
-    assert (report.clean, report.runs, report.facts) == (True, 201, 201)
-    assert heard == [(number, number) for number in range(1, len(ids) + 1)]
-
-
-def test_a_clean_ledger_is_clean_while_writers_go_on(ledger_factory: Any) -> None:  # noqa: ANN401 - the plugin's
-    writing, reading = ledger_factory(), ledger_factory()
-    claim = running(writing)
-    stop, going = Event(), Event()
-    failed: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            while not stop.is_set():
-                # One Run that changes all the time, and new ones that come and end.
-                writing.wait_for_approval(claim, actor=ANA)
-                writing.go_on(claim, actor=ANA)
-                writing.renew(claim)
-                if writing.run(claim.run_id).version % 20 == 0:
-                    finished(writing)
-                going.set()
-        except BaseException as error:
-            failed.append(error)
-            going.set()
-            raise
-
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        assert going.wait(30)
-        for _ in range(15):
-            assert reading.verify().differences == ()
-            assert reading.verify(claim.run_id).differences == ()
-    finally:
-        stop.set()
-        writer.join(30)
-    assert not failed
-    assert not writer.is_alive()
-
-
-def test_a_verification_writes_nothing_and_leaves_the_connection_as_it_was(ledger: Ledger) -> None:
-    for _ in range(3):
-        assert ledger.verify().clean
-        finished(ledger)
-    assert ledger.create(actor=Actor.user("zoë"), task="naïve ☃").run.task == "naïve ☃"

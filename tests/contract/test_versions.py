@@ -115,6 +115,20 @@ def test_a_lost_claim_is_an_answer_not_an_error(ledger_factory: ThrowAwayLedgers
     assert len(slow.run(run_id).attempts) == 1
 
 
+def test_what_others_recorded_since_is_read_before_deciding(ledger_factory: ThrowAwayLedgers) -> None:
+    one, two = ledger_factory(), ledger_factory()
+    run_id = created(one)
+    assert isinstance(two.queue(run_id, actor=ANA), Recorded)
+    answer = one.claim(run_id, actor=WORKER, executor_type="batch", expected_version=2)
+    assert isinstance(answer, Claimed)
+    two.start(answer.claim, actor=WORKER)
+    one.running(answer.claim, actor=WORKER)
+    two.finish(answer.claim, Outcome.succeeded(), actor=WORKER)
+    assert one.queue(run_id, actor=ANA).status == RunStatus.SUCCEEDED
+    assert one.history(run_id) == two.history(run_id)
+    assert one.verify().clean
+
+
 def test_a_command_that_loses_every_race_gives_up_without_a_trace(ledger_factory: ThrowAwayLedgers) -> None:
     ledger = ledger_factory(decide_retries=2)
     run_id = created(ledger)

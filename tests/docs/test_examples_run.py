@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,10 +24,12 @@ OTHERS = [page for page in PAGES if page not in {API, TESTING} and python_blocks
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.name)
 def test_a_pages_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "example"}
+    # A module that can be imported: eventsourcing finds the classes of stored events by their module's name.
+    module = ModuleType("example")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in python_blocks(page):
         assert not block.has_tests, f"{block.name} has tests: only docs/testing.md may"
-        block.run(namespace)
+        block.run(vars(module))
 
 
 def test_the_readmes_example_prints_what_was_recorded(

@@ -40,6 +40,6 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 
 
 KNOWN_FOLDERS = {
-    *("src", "tests", "scripts", "docs"),
+    *("src", "tests", "scripts", "docs", "examples"),
     *("domain", "projections", "infrastructure", "testing", "api", "stores", "database", "processes", "cli"),
 }

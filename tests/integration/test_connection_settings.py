@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from runfacts.domain.errors import DatabaseBusy, DatabaseUnreachable
+from runfacts import Ledger, Settings
+from runfacts.domain.errors import DatabaseBusy, DatabaseUnreachable, InvalidSetting
 from runfacts.infrastructure.database.opening import connect, migrate, open_database
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.testing.postgres import PostgresServer
@@ -29,6 +30,12 @@ SHOWN = Statement(
     "shown",
     {"postgresql": "SELECT " + ", ".join(f"current_setting('{name}')" for name in SETTINGS)},
 )
+
+
+def test_single_settings_beside_settings_made_before_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="fact_page is given beside settings"):
+        Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", settings=Settings(), fact_page=3)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_postgresql_connection_has_our_settings_and_not_its_databases(postgres: PostgresServer) -> None:

@@ -17,13 +17,22 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from followers import eventually, following
-from runfacts import Checkpoint, CheckpointLost, FeedPage, Ledger, ReaderRefused, UnsuitableConnection
+from runfacts import (
+    Checkpoint,
+    CheckpointLost,
+    DatabaseUnreachable,
+    FeedPage,
+    Ledger,
+    ReaderRefused,
+    UnsuitableConnection,
+)
 from runfacts.infrastructure.database import wakeups
 from runfacts.infrastructure.database.engines import parse_url
 from runfacts.infrastructure.database.opening import migrate
 from runfacts.infrastructure.database.wakeups import FACTS
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.postgres import PostgresServer, database_name
+from runfacts.testing.steps import CallAt
 from stages import ANA, created
 
 
@@ -74,9 +83,9 @@ def write(ledger: Ledger, connection: Connection) -> None:
     ledger.create(actor=ANA, task="report", connection=connection)
 
 
-def seen(page: FeedPage) -> tuple[list[int | None], int | None]:
+def seen(page: FeedPage) -> tuple[tuple[int | None, ...], int | None]:
     """Give the positions of a page, and the one that it waits for."""
-    return [fact.position for fact in page.facts], None if page.waiting is None else page.waiting.position
+    return tuple(fact.position for fact in page.facts), None if page.waiting is None else page.waiting.position
 
 
 def sessions(url: str, what: str) -> list[int]:
@@ -101,12 +110,12 @@ def test_a_lower_position_that_is_open_holds_the_reader_until_its_commit(ledger:
         write(ledger, slow)
         created(ledger)
         page = ledger.feed()
-        assert seen(page) == ([], 1)
+        assert seen(page) == ((), 1)
         assert page.waiting is not None
         assert page.waiting.holders == 1
         assert ledger.feed_health().waiting is not None
         slow.commit()
-        assert seen(ledger.feed()) == ([1, 2], None)
+        assert seen(ledger.feed()) == ((1, 2), None)
         assert ledger.feed_health().waiting is None
 
 
@@ -114,9 +123,9 @@ def test_a_position_that_is_rolled_back_never_comes(ledger: Ledger, engine: Engi
     with engine.connect() as slow:
         write(ledger, slow)
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         slow.rollback()
-    assert seen(ledger.feed()) == ([2], None)
+    assert seen(ledger.feed()) == ((2,), None)
 
 
 def test_what_lies_before_the_gap_is_delivered_at_once(ledger: Ledger, engine: Engine) -> None:
@@ -125,24 +134,24 @@ def test_what_lies_before_the_gap_is_delivered_at_once(ledger: Ledger, engine: E
         write(ledger, slow)
         created(ledger)
         page = ledger.feed()
-        assert seen(page) == ([1], 2)
-        assert seen(ledger.feed(page.checkpoint)) == ([], 2)
+        assert seen(page) == ((1,), 2)
+        assert seen(ledger.feed(page.checkpoint)) == ((), 2)
         slow.commit()
-    assert seen(ledger.feed(page.checkpoint)) == ([2, 3], None)
+    assert seen(ledger.feed(page.checkpoint)) == ((2, 3), None)
 
 
 def test_only_transactions_from_before_the_gap_are_waited_for(ledger: Ledger, engine: Engine) -> None:
     with engine.connect() as early, engine.connect() as late:
         write(ledger, early)
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         write(ledger, late)
         created(ledger)
         early.rollback()
         page = ledger.feed()
-        assert seen(page) == ([2], 3)
+        assert seen(page) == ((2,), 3)
         late.commit()
-    assert seen(ledger.feed(page.checkpoint)) == ([3, 4], None)
+    assert seen(ledger.feed(page.checkpoint)) == ((3, 4), None)
 
 
 def test_readers_at_different_gaps_do_not_hold_each_other_up(ledger: Ledger, engine: Engine) -> None:
@@ -151,29 +160,56 @@ def test_readers_at_different_gaps_do_not_hold_each_other_up(ledger: Ledger, eng
     with engine.connect() as early, engine.connect() as late:
         write(ledger, early)
         created(ledger)
-        assert seen(ledger.feed(start)) == ([], 2)
+        assert seen(ledger.feed(start)) == ((), 2)
         write(ledger, late)
         created(ledger)
         third = Checkpoint.of(ledger.facts(limit=2).items[1])
         assert third.position == 3
         for _ in range(3):
-            assert seen(ledger.feed(third)) == ([], 4)
-            assert seen(ledger.feed(start)) == ([], 2)
+            assert seen(ledger.feed(third)) == ((), 4)
+            assert seen(ledger.feed(start)) == ((), 2)
         late.rollback()
-        assert seen(ledger.feed(third)) == ([], 4)
+        assert seen(ledger.feed(third)) == ((), 4)
         early.commit()
-        assert seen(ledger.feed(third)) == ([5], None)
-        assert seen(ledger.feed(start)) == ([2, 3, 5], None)
+        assert seen(ledger.feed(third)) == ((5,), None)
+        assert seen(ledger.feed(start)) == ((2, 3, 5), None)
+
+
+@pytest.mark.parametrize("statement", ["select_facts_from", "select_newest_facts", "select_writers"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_opens_while_the_reader_looks_is_not_skipped(
+    ledgers: ThrowAwayLedgers, engine: Engine, moment: str, statement: str
+) -> None:
+    writer = ledgers()
+    with engine.connect() as slow:
+        write(writer, slow)
+        slow.rollback()
+        created(writer)
+
+        def overtake() -> None:
+            write(writer, slow)
+            created(writer)
+
+        step = CallAt(f"sql:{moment}:{statement}", overtake)
+        reader = ledgers(steps=step)
+        page = reader.feed()
+        assert step.count >= 1
+        # Whoever began before the list was made is waited for, even if only a higher position can be theirs.
+        assert seen(page) in {((), 1), ((2,), 3)}
+        slow.commit()
+    rest = reader.feed(page.checkpoint)
+    assert (*seen(page)[0], *seen(rest)[0]) == (2, 3, 4)
+    assert rest.waiting is None
 
 
 def test_a_session_that_goes_on_to_its_next_transaction_is_not_waited_for(ledger: Ledger, engine: Engine) -> None:
     with engine.connect() as busy:
         write(ledger, busy)
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         busy.rollback()
         write(ledger, busy)
-        assert seen(ledger.feed()) == ([2], None)
+        assert seen(ledger.feed()) == ((2,), None)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +223,7 @@ def test_a_transaction_that_writes_no_facts_holds_up_nobody(ledger: Ledger, engi
         write(ledger, slow)
         slow.rollback()
         created(ledger)
-        assert seen(ledger.feed()) == ([1, 3], None)
+        assert seen(ledger.feed()) == ((1, 3), None)
 
 
 def test_a_position_rolled_back_to_a_savepoint_holds_up_nobody(ledger: Ledger, engine: Engine) -> None:
@@ -197,15 +233,15 @@ def test_a_position_rolled_back_to_a_savepoint_holds_up_nobody(ledger: Ledger, e
         write(ledger, slow)
         savepoint.rollback()
         created(ledger)
-        assert seen(ledger.feed()) == ([2], None)
+        assert seen(ledger.feed()) == ((2,), None)
         kept = slow.begin_nested()
         write(ledger, slow)
         kept.commit()
         created(ledger)
         page = ledger.feed()
-        assert seen(page) == ([2], 3)
+        assert seen(page) == ((2,), 3)
         slow.commit()
-    assert seen(ledger.feed(page.checkpoint)) == ([3, 4], None)
+    assert seen(ledger.feed(page.checkpoint)) == ((3, 4), None)
 
 
 def test_a_prepared_transaction_is_waited_for(ledger: Ledger, engine: Engine) -> None:
@@ -213,17 +249,17 @@ def test_a_prepared_transaction_is_waited_for(ledger: Ledger, engine: Engine) ->
         transaction = slow.begin_twophase("one")
         write(ledger, slow)
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         transaction.prepare()
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         slow.invalidate()
         slow.close()
-    assert seen(ledger.feed()) == ([], 1)
+    assert seen(ledger.feed()) == ((), 1)
     with engine.connect() as other:
         other.connection.driver_connection.autocommit = True  # type: ignore[union-attr]  # psycopg's
         other.exec_driver_sql("COMMIT PREPARED 'one'")
         other.connection.driver_connection.autocommit = False  # type: ignore[union-attr]  # psycopg's
-    assert seen(ledger.feed()) == ([1, 2], None)
+    assert seen(ledger.feed()) == ((1, 2), None)
 
 
 def test_a_transaction_prepared_before_anybody_looked_is_waited_for(ledger: Ledger, engine: Engine) -> None:
@@ -232,9 +268,9 @@ def test_a_transaction_prepared_before_anybody_looked_is_waited_for(ledger: Ledg
         write(ledger, slow)
         transaction.prepare()
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         transaction.rollback()
-    assert seen(ledger.feed()) == ([2], None)
+    assert seen(ledger.feed()) == ((2,), None)
 
 
 def test_a_prepared_transaction_is_waited_for_across_a_restart_of_the_server(server: PostgresServer) -> None:
@@ -246,16 +282,16 @@ def test_a_prepared_transaction_is_waited_for_across_a_restart_of_the_server(ser
             transaction = slow.begin_twophase("three")
             write(ledger, slow)
             created(ledger)
-            assert seen(ledger.feed()) == ([], 1)
+            assert seen(ledger.feed()) == ((), 1)
             transaction.prepare()
             slow.invalidate()
         engine.dispose()
         server.stop()
         server.restart()
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("COMMIT PREPARED 'three'")
-        assert seen(ledger.feed()) == ([1, 2], None)
+        assert seen(ledger.feed()) == ((1, 2), None)
 
 
 def test_a_reader_whose_connection_broke_begins_anew_and_skips_nothing(
@@ -264,13 +300,13 @@ def test_a_reader_whose_connection_broke_begins_anew_and_skips_nothing(
     with engine.connect() as slow:
         write(ledger, slow)
         created(ledger)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         readers = sessions(url, "SELECT DISTINCT virtualtransaction")
         assert len(readers) == 1
         terminate(url, readers)
-        assert seen(ledger.feed()) == ([], 1)
+        assert seen(ledger.feed()) == ((), 1)
         slow.commit()
-    assert seen(ledger.feed()) == ([1, 2], None)
+    assert seen(ledger.feed()) == ((1, 2), None)
 
 
 def test_the_products_own_role_reads_in_order(postgres: PostgresServer, url: str) -> None:
@@ -285,9 +321,9 @@ def test_the_products_own_role_reads_in_order(postgres: PostgresServer, url: str
         with opened(as_role) as ledger, engine.connect() as slow:
             write(ledger, slow)
             created(ledger)
-            assert seen(ledger.feed()) == ([], 1)
+            assert seen(ledger.feed()) == ((), 1)
             slow.rollback()
-            assert seen(ledger.feed()) == ([2], None)
+            assert seen(ledger.feed()) == ((2,), None)
         engine.dispose()
     finally:
         postgres.drop_database(url)
@@ -352,7 +388,7 @@ def test_a_refused_reader_reads_once_the_premise_holds(ledger: Ledger, url: str)
         with pytest.raises(ReaderRefused):
             ledger.feed()
         connection.execute("ALTER SEQUENCE facts_position_seq CACHE 1")
-    assert seen(ledger.feed()) == ([1], None)
+    assert seen(ledger.feed()) == ((1,), None)
 
 
 def test_a_restored_older_database_is_known_by_the_checkpoint(postgres: PostgresServer, url: str) -> None:
@@ -374,7 +410,7 @@ def test_a_restored_older_database_is_known_by_the_checkpoint(postgres: Postgres
             restored.feed(late)
         assert caught.value.position == 2
         assert caught.value.found not in {None, late.hash}
-        assert seen(restored.feed(early)) == ([2], None)
+        assert seen(restored.feed(early)) == ((2,), None)
     postgres.drop_database(backup)
 
 
@@ -412,7 +448,7 @@ def test_a_wake_up_that_cannot_be_sent_does_not_fail_the_command(
 ) -> None:
     monkeypatch.setattr(wakeups, "_NOTIFY", "SELECT nothing")
     created(ledger)
-    assert seen(ledger.feed()) == ([1], None)
+    assert seen(ledger.feed()) == ((1,), None)
 
 
 def test_a_busy_process_sends_few_wake_ups(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,3 +477,20 @@ def test_a_follower_at_a_gap_goes_on_after_a_rollback_which_wakes_nobody(
             slow.rollback()
             follower.await_facts(1)
             assert follower.facts[0].position == 2
+
+
+def test_a_follower_says_that_the_server_is_gone_and_goes_on_when_it_is_back(server: PostgresServer) -> None:
+    url = server.create_database()
+    migrate(url)
+    with opened(url) as ledger:
+        created(ledger)
+        with ledger.follow() as iterator:
+            assert next(iterator).position == 1
+            server.stop()
+            with pytest.raises(DatabaseUnreachable):
+                next(iterator)
+            server.restart()
+            created(ledger)
+            second = next(iterator)
+            assert [fact.position for fact in ledger.feed(iterator.checkpoint).facts] == []
+            assert second.sequence == 1

@@ -150,6 +150,12 @@ def test_a_role_is_no_matter_of_a_sqlite_ledger(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_adopting_is_no_matter_of_a_ledger_on_a_server() -> None:
+    # Refused before anything is connected: nobody listens there.
+    with pytest.raises(InvalidValue, match="adopt is for SQLite"):
+        migrate("postgresql://127.0.0.1:1/ledger", adopt=True)
+
+
 def test_connecting_alone_creates_nothing(tmp_path: Path) -> None:
     connect(f"sqlite:///{tmp_path / 'ledger.db'}", create=True).close()
     assert (tmp_path / "ledger.db").stat().st_size == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from runfacts.testing.plugin import EPOCH_MS
+from runfacts.testing.clock import EPOCH_MS
 from runfacts.testing.postgres import PostgresServer, database_name
 
 SEEN: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 
 from histories import BY_RUN_STATUS, RUN
-from runfacts import Ledger
+from runfacts import DatabaseCorrupt, Finished, Ledger, Outcome
 from runfacts.domain.history import History, RecordedBy
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.infrastructure.database.tables import executions, facts, runs
@@ -21,7 +22,7 @@ from runfacts.infrastructure.stores.state import attempt_row, run_row
 from runfacts.infrastructure.stores.writes import INSERT_ATTEMPT, INSERT_RUN
 from runfacts.testing.ledgers import ThrowAwayLedgers, sqlite_ledgers
 from runfacts.testing.postgres import PostgresServer
-from stages import ANA, created, finished
+from stages import ANA, WORKER, created, finished, running
 from tampering import owner_of
 
 TEXTS = [column.name for column in facts.c if column.type.python_type is str]
@@ -65,6 +66,58 @@ def test_a_byte_that_is_no_text_is_found_in_any_column_of_a_run(tmp_path: Path, 
         assert ("run", column, None) in found(ledger)
         # Other readings go on as before.
         assert ledger.create(actor=ANA, task="naïve").run.task == "naïve"
+
+
+def test_other_readings_of_a_byte_that_is_no_text_say_what_it_is(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with ThrowAwayLedgers(url) as ledgers:
+        ledger = ledgers()
+        damaged, clean = finished(ledger).run_id, finished(ledger).run_id
+        with owner_of(url) as owner:
+            owner.run("UPDATE facts SET project = CAST(? AS TEXT) WHERE run_id = ?", [b"\xff", damaged])
+        for read in (ledger.run, ledger.history):
+            with pytest.raises(DatabaseCorrupt, match="no text; `runfacts verify` names them"):
+                read(damaged)
+            read(clean)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE facts SET aggregate_version = 9 WHERE run_id = ? AND sequence = 3",
+        "DELETE FROM facts WHERE run_id = ? AND sequence < 4",
+        "DELETE FROM facts WHERE run_id = ? AND aggregate_id = run_id",
+    ],
+)
+def test_a_run_whose_facts_make_no_history_is_refused_by_name_and_harms_no_other(
+    ledger_factory: ThrowAwayLedgers, damage: str
+) -> None:
+    ledger = ledger_factory()
+    damaged, sound = running(ledger), running(ledger)
+    with owner_of(ledger_factory.url) as owner:
+        owner.run(damage, [damaged.run_id])
+    left = ledger.history(damaged.run_id)
+    # Another user of the database, who has no history of it from before.
+    other = ledger_factory()
+    commands: list[Callable[[], object]] = [
+        lambda: other.run(damaged.run_id),
+        lambda: other.finish(damaged, Outcome.succeeded(), actor=WORKER),
+        lambda: other.queue(damaged.run_id, actor=ANA),
+    ]
+    for command in commands:
+        with pytest.raises(DatabaseCorrupt, match=f"{damaged.run_id} makes no history; `runfacts verify` names"):
+            command()
+    assert other.facts(run_id=damaged.run_id).items == left
+    assert isinstance(other.finish(sound, Outcome.succeeded(), actor=WORKER), Finished)
+    assert not other.verify().clean
+
+
+def test_a_run_of_which_only_its_row_is_left_is_refused_by_name(ledger_factory: ThrowAwayLedgers) -> None:
+    run_id = created(ledger_factory())
+    with owner_of(ledger_factory.url) as owner:
+        owner.run("DELETE FROM facts")
+    with pytest.raises(DatabaseCorrupt, match="makes no history"):
+        ledger_factory().queue(run_id, actor=ANA)
 
 
 def test_a_position_that_is_missing_or_moved_is_found_in_the_whole_ledger(tmp_path: Path) -> None:

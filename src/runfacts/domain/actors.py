@@ -7,6 +7,7 @@ drawn anew for every process start and holds no host name and no PID.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -35,6 +36,9 @@ class ActorType(StrEnum):
     LEGACY = "legacy"
 
 
+_KINDS: Final[Mapping[str, ActorType]] = {kind.value: kind for kind in ActorType}
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """One party: its kind and, where it has one, its id (at most 128 characters, no control characters)."""
@@ -55,8 +59,7 @@ class Actor:
     def recorded(cls, kind: str, actor_id: str | None) -> Actor:
         """The actor of a stored fact, whatever it says: reading never fails on what was stored (R3.7)."""
         actor = object.__new__(cls)
-        known = kind in ActorType.__members__.values()
-        object.__setattr__(actor, "type", ActorType(kind) if known else kind)
+        object.__setattr__(actor, "type", _KINDS.get(kind, kind))
         object.__setattr__(actor, "id", actor_id)
         return actor
 

@@ -18,6 +18,7 @@ from runfacts.domain.payloads import (
     AttemptCancelled,
     AttemptClaimed,
     AttemptFailed,
+    AttemptLateCallbackIgnored,
     AttemptLost,
     AttemptRunning,
     AttemptStarting,
@@ -65,6 +66,8 @@ class Attempt(BaseAggregate[str]):
     observed: OutcomeKind | None
     evidence: Evidence | None
     group_left: bool
+    late_reports: frozenset[tuple[str, int | None, int | None]]
+    """What was reported after the end: what, exit code, signal."""
 
     @classmethod
     def begin(cls, fact: Fact) -> Attempt:
@@ -89,6 +92,7 @@ class Attempt(BaseAggregate[str]):
         attempt.observed = None
         attempt.evidence = None
         attempt.group_left = False
+        attempt.late_reports = frozenset()
         return attempt
 
     @property
@@ -101,32 +105,31 @@ class Attempt(BaseAggregate[str]):
         payload = fact.payload
         status = ATTEMPT_STATUS_AFTER.get(type(payload))
         if status is None:
-            # A late callback changes nothing (R2.7).
+            # A late callback changes nothing but what is known to have been said (R2.7).
+            if type(payload) is AttemptLateCallbackIgnored:
+                self.late_reports |= {(payload.reported, payload.exit_code, payload.signal)}
             return
         self.status = status
         if status not in ACTIVE_ATTEMPT:
             self.finished_at_ms = fact.recorded_at_ms
-        match payload:
-            case AttemptClaimed():
-                self.number = payload.number
-                self.executor_type = payload.executor_type
-                self.gated = payload.gated
-                self.worker_id = payload.worker_id
-            case AttemptStarting():
-                self.started_at_ms = fact.recorded_at_ms
-                self.deadline_at_ms = payload.deadline_at_ms
-            case AttemptRunning():
-                self.running_at_ms = fact.recorded_at_ms
-            case AttemptSucceeded() | AttemptFailed() | AttemptCancelled() | AttemptTimedOut():
-                self.exit_code = payload.exit_code
-                self.signal = payload.signal
-                self.error_code = payload.error_code
-                self.error_summary = payload.error_summary
-                self.group_left = payload.group_left is True
-                if isinstance(payload, AttemptCancelled | AttemptTimedOut):
-                    self.observed = payload.observed
-            case AttemptLost():
-                self.evidence = payload.evidence
-            case _:
-                # Every type that changes an Attempt's status is named above.
-                pass
+        # Not isinstance, nor match, for the frequent types: pydantic makes both slow, and replays come here.
+        if type(payload) is AttemptClaimed:
+            self.number = payload.number
+            self.executor_type = payload.executor_type
+            self.gated = payload.gated
+            self.worker_id = payload.worker_id
+        elif type(payload) is AttemptStarting:
+            self.started_at_ms = fact.recorded_at_ms
+            self.deadline_at_ms = payload.deadline_at_ms
+        elif type(payload) is AttemptRunning:
+            self.running_at_ms = fact.recorded_at_ms
+        elif type(payload) is AttemptLost:
+            self.evidence = payload.evidence
+        elif isinstance(payload, AttemptSucceeded | AttemptFailed | AttemptCancelled | AttemptTimedOut):
+            self.exit_code = payload.exit_code
+            self.signal = payload.signal
+            self.error_code = payload.error_code
+            self.error_summary = payload.error_summary
+            self.group_left = payload.group_left is True
+            if isinstance(payload, AttemptCancelled | AttemptTimedOut):
+                self.observed = payload.observed

@@ -18,13 +18,15 @@ from typing import Final
 GENESIS: Final = "0" * 64
 """What stands for the previous hash of a Run's first fact."""
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+
 
 def canonical_json(value: Mapping[str, object]) -> str:
     """Give the canonical text of a JSON object.
 
     Fields that are None are left out; a float is refused (``TypeError``).
     """
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return _ENCODER.encode(_plain(value))
 
 
 def chained_hash(previous: str, fields: Mapping[str, str | int | None], payload: str) -> str:

@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import ClassVar, Final, TypeVar, cast
 
 from runfacts.domain.actors import Actor
@@ -27,6 +28,7 @@ from runfacts.domain.payloads import FACT_TYPES, Payload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = 253_402_300_799_999
+_SHARED_MAX: Final = 64
 
 UPCASTERS: Final[dict[tuple[str, int], Callable[[dict[str, object]], dict[str, object]]]] = {}
 """For (type, version):
@@ -101,7 +103,8 @@ class Fact:
     @property
     def known(self) -> bool:
         """Whether this release knows the type and version."""
-        return not isinstance(self.payload, UnknownPayload)
+        # Not isinstance: pydantic makes that slow, and every fact of every replay is asked.
+        return type(self.payload) is not UnknownPayload
 
     @property
     def of_attempt(self) -> bool:
@@ -156,14 +159,12 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     model = FACT_TYPES.get(type_name)
     if model is None:
         reason = UNKNOWN_TYPE
-    elif not 1 <= schema_version <= model.VERSION or any(
-        (type_name, version) not in UPCASTERS for version in range(schema_version, model.VERSION)
-    ):
+    elif schema_version != model.VERSION and not _leads_on(type_name, schema_version, model.VERSION):
         reason = UNKNOWN_VERSION
     else:
         try:
             if schema_version == model.VERSION:
-                return model.model_validate_json(text)
+                return _shared(model, text) if len(text) <= _SHARED_MAX else model.model_validate_json(text)
             raw = json.loads(text)
             for version in range(schema_version, model.VERSION):
                 raw = UPCASTERS[type_name, version](raw)
@@ -175,4 +176,17 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     # Not validated: it is kept as it is stored, also where that is no proper text.
     return UnknownPayload.model_construct(
         stored_type=type_name, stored_version=schema_version, text=text, reason=reason
+    )
+
+
+@lru_cache(maxsize=256)
+def _shared(model: type[Payload], text: str) -> Payload:
+    """Read a short payload. Most say one of very few things, and being frozen one object can say it for all."""
+    return model.model_validate_json(text)
+
+
+def _leads_on(type_name: str, schema_version: int, wanted: int) -> bool:
+    """Whether upcasters lead from a version to a later one."""
+    return 1 <= schema_version < wanted and all(
+        (type_name, version) in UPCASTERS for version in range(schema_version, wanted)
     )

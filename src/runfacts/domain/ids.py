@@ -7,15 +7,21 @@ lower case.
 
 from __future__ import annotations
 
+import re
+from typing import Final
 from uuid import UUID
 
 from runfacts.domain.errors import MalformedId
+
+_CANONICAL: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def canonical_id(what: str, value: str | UUID) -> str:
     """Give the canonical text of an id, or refuse it (``MalformedId``); ``what`` names the kind of id."""
     if isinstance(value, UUID):
         return str(value)
+    if _CANONICAL.fullmatch(value):
+        return value
     try:
         parsed = str(UUID(value))
     except ValueError:

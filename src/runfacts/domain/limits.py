@@ -9,6 +9,8 @@ settings are made.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -101,6 +103,7 @@ class Settings(BaseModel):
             raise InvalidSetting(name, f"is out of its bounds: {first['msg'].lower()}") from None
 
     @classmethod
+    @cache
     def bounds(cls) -> Mapping[str, tuple[int, int, int]]:
         """Give each setting's default, lowest and highest value."""
         found: dict[str, tuple[int, int, int]] = {}
@@ -108,7 +111,7 @@ class Settings(BaseModel):
             lowest = next(item.ge for item in field.metadata if hasattr(item, "ge"))
             highest = next(item.le for item in field.metadata if hasattr(item, "le"))
             found[name] = (field.default, lowest, highest)
-        return found
+        return MappingProxyType(found)
 
 
 def _number(name: str, value: int | str) -> int:

@@ -14,7 +14,7 @@ the truth.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -24,8 +24,7 @@ from sqlalchemy import Connection
 from runfacts.domain.actors import Actor
 from runfacts.domain.errors import (
     Contended,
-    DatabaseBusy,
-    DatabaseUnreachable,
+    DatabaseError,
     DedupeConflict,
     InvalidValue,
     OutcomeUnknown,
@@ -119,8 +118,6 @@ class _Try(Generic[Answer]):
     facts: tuple[Fact, ...] = ()
     plan: Plan[Answer] | None = None
     answer: list[Answer] = field(default_factory=list)
-    unanswered: OutcomeUnknown | None = None
-    """Why nobody knows whether it was committed."""
 
 
 class Commands:
@@ -140,7 +137,9 @@ class Commands:
         ``Contended``, ``OutcomeUnknown``, what the decision raises, and ``DatabaseError`` where the database cannot be
         used.
         """
-        sent: _Try[Answer] | None = None
+        # Every try that may have been committed: the first may arrive after the second was sent.
+        sent: list[_Try[Answer]] = []
+        unanswered: OutcomeUnknown | None = None
         for _ in range(self._tries):
             attempt: _Try[Answer] = _Try()
             try:
@@ -150,19 +149,18 @@ class Commands:
                 continue
             except OutcomeUnknown as error:
                 if attempt.facts:
-                    attempt.unanswered = error
-                    sent = attempt
+                    sent.append(attempt)
+                    unanswered = error
                 continue
-            except (DatabaseUnreachable, DatabaseBusy) as error:
-                if sent is not None and sent.unanswered is not None:
-                    raise sent.unanswered from error
+            except DatabaseError as error:
+                # Whatever it is that keeps this try from an answer, what became of an earlier one is not known by it.
+                if unanswered is not None:
+                    raise unanswered from error
                 raise
             if call.connection is None:
                 self._committed(attempt)
             return attempt.answer[0]
-        if sent is not None and sent.unanswered is not None:
-            raise sent.unanswered
-        raise Contended(call.run_id, self._tries)
+        raise unanswered or Contended(call.run_id, self._tries)
 
     def _committed(self, attempt: _Try[Answer]) -> None:
         if attempt.history is not None:
@@ -183,12 +181,12 @@ class Commands:
         call: Call,
         command: Command[Answer],
         attempt: _Try[Answer],
-        sent: _Try[Answer] | None,
+        sent: Sequence[_Try[Answer]],
     ) -> None:
         history, ground = self._read(transaction, call, command)
-        if sent is not None and sent.plan is not None and (landed := _landed(transaction, history, sent.facts)):
-            attempt.plan = sent.plan
-            attempt.answer.append(sent.plan.answer(History.of(landed), landed[-len(sent.facts) :]))
+        for earlier, answer in _landed(transaction, history, sent):
+            attempt.plan = earlier.plan
+            attempt.answer.append(answer)
             return
         if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
             if not command.same(recorded):
@@ -244,9 +242,15 @@ def _keyed(drafts: tuple[Draft, ...], dedupe_key: str | None) -> tuple[Draft, ..
     return (*drafts[:-1], replace(drafts[-1], dedupe_key=dedupe_key))
 
 
-def _landed(transaction: Transaction, history: History, sent: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """Give the Run's facts up to those that were sent, if those are recorded."""
-    if history.version < sent[-1].sequence:
-        return ()
-    recorded = read_facts(transaction, history.run_id)[: sent[-1].sequence]
-    return recorded if recorded[-1].hash == sent[-1].hash else ()
+def _landed(
+    transaction: Transaction, history: History, sent: Sequence[_Try[Answer]]
+) -> Iterator[tuple[_Try[Answer], Answer]]:
+    """Give the try that is recorded after all, and its answer, if one of those that were sent is."""
+    for earlier in sent:
+        last = earlier.facts[-1]
+        if earlier.plan is None or history.version < last.sequence:
+            continue
+        recorded = read_facts(transaction, history.run_id)[: last.sequence]
+        if recorded[-1].hash == last.hash:
+            yield earlier, earlier.plan.answer(History.of(recorded), recorded[-len(earlier.facts) :])
+            return

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
+from runfacts.domain.errors import InvalidSetting
 from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
@@ -65,6 +66,8 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         """
         if settings is None:
             settings = Settings.from_sources(overrides, os.environ)
+        elif overrides:
+            raise InvalidSetting(next(iter(overrides))[:64], "is given beside settings that were made before")
         database = open_database(
             url,
             clock=clock,

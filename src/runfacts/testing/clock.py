@@ -16,13 +16,11 @@ from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from runfacts.testing.plugin import EPOCH_MS
-
 if TYPE_CHECKING:
     from runfacts.infrastructure.database.connections import Database
 
-__all__ = ["EPOCH_MS", "ManualClock", "TestServerClock"]
-
+EPOCH_MS: Final = 1_767_225_600_000
+"""The time at which clocks and PostgreSQL test databases stand until they are moved: 2026-01-01T00:00:00Z."""
 _FIRST_BOOT_MS: Final = 3_600_000
 
 
@@ -68,6 +66,8 @@ class ManualClock:
         """Set this machine's wall clock by ``ms``, forward or back, as a time server or a person does."""
         with self._lock:
             self._wall_ms += ms
+            # Whoever follows may look at the wall clock, too; the database's time is what it was.
+            self._set_database(self._database_ms)
 
     def jump_database(self, ms: int) -> None:
         """Set the database server's clock by ``ms``, forward or back. A SQLite ledger has no clock of its own."""
@@ -81,7 +81,7 @@ class ManualClock:
             self._boot_ms = 0
 
     def drive(self, follower: Callable[[int], None]) -> None:
-        """Call ``follower`` with the database's time, now and after every move."""
+        """Call ``follower`` with the database's time, now and after every move of any of the clocks."""
         with self._lock:
             self._followers.append(follower)
             follower(self._database_ms)

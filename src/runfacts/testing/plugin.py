@@ -1,9 +1,9 @@
 """
 The pytest plugin: a fresh database per test, on every database that the product supports.
 
-pytest loads this module in every environment that has runfacts, so it imports nothing but pytest; a session that asks
-for none of the fixtures pays nothing. A test that asks for ``database_url`` or ``ledger`` runs once per database. Each
-PostgreSQL server is started when it is first needed and makes one template, migrated and with the product's clock
+pytest loads this module in every environment that has runfacts, so it imports pytest and little else; a session that
+asks for none of the fixtures pays nothing. A test that asks for ``database_url`` or ``ledger`` runs once per database.
+Each PostgreSQL server is started when it is first needed and makes one template, migrated and with the product's clock
 function replaced by one that tests can move (R5.1, R5.4); each test then gets a copy.
 """
 
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runfacts.testing.clock import EPOCH_MS
+
 if TYPE_CHECKING:
     from runfacts.infrastructure.ledger import Ledger
     from runfacts.testing.clock import ManualClock
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from runfacts.testing.postgres import PostgresServer, PostgresVersion
 
 DATABASES = ("sqlite", "postgresql-16", "postgresql-18")
-
-EPOCH_MS = 1_767_225_600_000
-"""The time at which a PostgreSQL test database stands until its clock is moved: 2026-01-01T00:00:00Z."""
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ _DURABLE = """
 fsync = on
 full_page_writes = on
 shared_buffers = 128MB
+max_connections = 200
 """
 
 # Arguments: $1 the server's folder. Immediate shutdown, since the folder goes away anyhow.

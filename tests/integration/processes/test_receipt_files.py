@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from journal_ledger import JournalLedger
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import AttemptClaim, Claimed
-from runfacts.domain.errors import MalformedId
+from runfacts.domain.errors import DatabaseCorrupt, MalformedId
 from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
 from runfacts.infrastructure.processes.machine import MachineIdentity
 from runfacts.infrastructure.processes.places import Places, UnsafePlace, state_directory
@@ -201,6 +203,45 @@ def test_with_an_intent_a_group_that_lived_on_keeps_the_receipt(ledger: JournalL
     assert collect(ledger, places) == CollectedReceipts(found=1, kept=1)
     assert path.exists()
     assert ledger.attempts()[claim.attempt_id]["status"] == "running"
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO])
+def test_a_receipt_that_cannot_be_read_now_stays_for_a_later_look(
+    ledger: JournalLedger, places: Places, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    claim = running(ledger, places)
+    path = leave(places, claim)
+
+    opened = os.open
+
+    def refused(name: str, *options: Any) -> int:  # noqa: ANN401 - passed on
+        if name == str(path):
+            raise OSError(code, os.strerror(code))
+        return opened(name, *options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("runfacts.infrastructure.processes.receipts.os.open", refused)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            read_receipt(str(path), attempt_id=claim.attempt_id)
+        assert collect(ledger, places) == CollectedReceipts(found=1, kept=1)
+    assert collect(ledger, places) == CollectedReceipts(found=1, recorded=1)
+
+
+def test_a_run_that_cannot_be_understood_keeps_its_receipt_and_holds_up_no_other(
+    ledger: JournalLedger, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = running(ledger, places), running(ledger, places, ATTEMPT)
+    paths = [leave(places, claim) for claim in (first, second)]
+    finish = ledger.finish
+
+    def damaged(claim: AttemptClaim, *arguments: Any, **given: Any) -> object:  # noqa: ANN401 - passed on
+        if claim.attempt_id == first.attempt_id:
+            raise DatabaseCorrupt("what is recorded makes no history")
+        return finish(claim, *arguments, **given)
+
+    monkeypatch.setattr(ledger, "finish", damaged)
+    assert collect(ledger, places) == CollectedReceipts(found=2, recorded=1, kept=1)
+    assert [path.exists() for path in paths] == [True, False]
 
 
 def test_a_place_is_the_owners_alone(tmp_path: Path) -> None:

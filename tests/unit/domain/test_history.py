@@ -269,10 +269,13 @@ def test_an_unknown_fact_takes_its_place_and_changes_no_status() -> None:
     assert (after.sequence, after.aggregate_version, after.hash) == (4, 4, after.computed_hash("a" * 64))
 
 
-def test_a_late_callback_on_an_attempt_changes_nothing_of_it() -> None:
+def test_a_late_callback_on_an_attempt_changes_nothing_but_what_was_said_late() -> None:
     made = history(*BY_RUN_STATUS[RunStatus.FAILED])
-    before = {name: value for name, value in vars(made.attempts[FIRST]).items() if name != "_version"}
+    changing = {"_version", "late_reports"}
+    before = {name: value for name, value in vars(made.attempts[FIRST]).items() if name not in changing}
+    assert made.attempts[FIRST].late_reports == frozenset()
     late = AttemptLateCallbackIgnored(sequence=3, reported="succeeded", exit_code=0)
     made.record([Draft(late, FIRST)], RecordedBy(ANA, NOW_MS + 9))
-    after = {name: value for name, value in vars(made.attempts[FIRST]).items() if name != "_version"}
+    after = {name: value for name, value in vars(made.attempts[FIRST]).items() if name not in changing}
     assert after == before
+    assert made.attempts[FIRST].late_reports == {("succeeded", 0, None)}

@@ -201,25 +201,25 @@ class AttemptCommands(LedgerCore):
         ``AttemptNotFound``, ``LegacyRun``, ``Contended`` and ``OutcomeUnknown``.
         """
         lease_ms = self._lease_ms(lease_ms)
-        attempt_id = canonical_id("attempt id", claim.attempt_id)
+        run_id, attempt_id = canonical_id("run id", claim.run_id), canonical_id("attempt id", claim.attempt_id)
         tries = self._settings.decide_retries + 1
         unanswered: OutcomeUnknown | None = None
         for _ in range(tries):
             try:
-                return self._renewed(claim, attempt_id, lease_ms)
+                return self._renewed(claim, run_id, attempt_id, lease_ms)
             except LostRace:
                 continue
             except OutcomeUnknown as error:
                 # Renewing twice is as good as once, so it is done again instead of looked up (R4.6).
                 unanswered = error
-        raise unanswered or Contended(claim.run_id, tries)
+        raise unanswered or Contended(run_id, tries)
 
-    def _renewed(self, claim: AttemptClaim, attempt_id: str, lease_ms: int) -> Renewed | RenewalRefused:
+    def _renewed(self, claim: AttemptClaim, run_id: str, attempt_id: str, lease_ms: int) -> Renewed | RenewalRefused:
         """Try to renew once."""
         with self._database.transaction() as transaction:
-            execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
+            execution = self._require_own(claim, run_id, read_holding(transaction, attempt_id))
             if execution.execution_owner != ExecutionOwner.RUNTIME:
-                raise LegacyRun(claim.run_id)
+                raise LegacyRun(run_id)
             if AttemptStatus(execution.attempt_status) in ACTIVE_ATTEMPT:
                 lease = self._lease(transaction.now_ms(), lease_ms)
                 renewal = {
@@ -231,7 +231,7 @@ class AttemptCommands(LedgerCore):
                     intent = None if execution.intent_kind is None else IntentKind(execution.intent_kind)
                     return Renewed(lease.expires_at_ms, AttemptStatus(execution.attempt_status), intent)
                 # The Attempt ended while this waited for its row.
-                execution = self._require_own(claim, claim.run_id, read_holding(transaction, attempt_id))
+                execution = self._require_own(claim, run_id, read_holding(transaction, attempt_id))
             return RenewalRefused(RunStatus(execution.run_status), AttemptStatus(execution.attempt_status))
 
     def _require_own(self, claim: AttemptClaim, run_id: str, held: Held | None) -> Held:

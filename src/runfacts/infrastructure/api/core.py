@@ -43,7 +43,7 @@ class LedgerCore:
 
     @property
     def database(self) -> Database:
-        """The database, for tools that look after it."""
+        """The database: ``engine`` begins a caller's transactions (R4.5), the rest is for tools that look after it."""
         return self._database
 
     @property

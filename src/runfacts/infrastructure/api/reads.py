@@ -94,8 +94,9 @@ class Reads(LedgerCore):
             until_ms=until_ms,
         )
         with self._database.reading() as reading:
-            if wanted.run_id is not None:
-                history_of(reading, wanted.run_id)
+            # Not replayed: the trail can be read also where somebody has damaged it.
+            if wanted.run_id is not None and read_head(reading, wanted.run_id) is None:
+                raise RunNotFound(wanted.run_id)
             return read_audit(reading, wanted, limit=self._page(limit), after=after)
 
     def execution(self, attempt_id: str) -> ExecutionView:

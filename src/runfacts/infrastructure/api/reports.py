@@ -56,6 +56,8 @@ class _Report:
     attempt_id: str
     execution: Execution
     sequence: int
+    said_late: frozenset[tuple[str, int | None, int | None]] = frozenset()
+    """Late reports that are noted already, where the caller names no sequence to tell a new one by."""
 
     def key(self) -> dict[str, int | str]:
         """Give the parameters that count this report, if no other was faster."""
@@ -258,7 +260,9 @@ class Reports(LedgerCore):
             if sequence is not None and sequence <= execution.callback_sequence:
                 return Plan(lambda history, _: repeated(history))
             number = execution.callback_sequence + 1 if sequence is None else sequence
-            return plan(moment, history, _Report(attempt_id, execution, number))
+            attempt = history.attempts.get(attempt_id)
+            said = frozenset() if attempt is None or sequence is not None else attempt.late_reports
+            return plan(moment, history, _Report(attempt_id, execution, number, said))
 
         command: Command[Answer | Repeated] = Command(decide, _no_key, lambda _: False)
         return self._commands.run(call, command)
@@ -274,6 +278,9 @@ def _counted(decision: Decision, report: _Report, what: str) -> Plan[Recorded | 
 def _not_done(decision: Decision, report: _Report, what: str, outcome: Outcome | None = None) -> Plan[Any]:
     """Plan the answer to a report that came again, or too late."""
     if decision.refusal is Refusal.REPEATED:
+        return Plan(lambda history, _: repeated(history))
+    numbers = (None, None) if outcome is None else (outcome.exit_code, outcome.signal)
+    if (what, *numbers) in report.said_late:
         return Plan(lambda history, _: repeated(history))
     late = decisions.late_callback(report.attempt_id, report.sequence, what, outcome)
     return Plan(

@@ -17,7 +17,8 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.shapes import fact_shape
 
 _, LEAST, MOST = Settings.bounds()["fact_page"]
-_DRAWN_ID: Final = 36
+_UUID_LENGTH: Final = 36
+_DASHES: Final = 4
 _SHOWN_OF_ID: Final = 8
 _LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 
@@ -129,7 +130,7 @@ def _write_table(facts: Sequence[Fact], *, of_one_run: bool) -> None:
             fact.sequence,
             fact.type,
             _actor(fact),
-            fact.payload_text,
+            _words(fact_shape(fact)["payload"]),
         )
         for fact in facts
     ]
@@ -140,8 +141,27 @@ def _write_table(facts: Sequence[Fact], *, of_one_run: bool) -> None:
 
 
 def _actor(fact: Fact) -> str:
-    """Name the actor for people; of an id that is drawn, its end is enough to tell two apart."""
     name = fact.actor.id
-    if name is None:
-        return str(fact.actor.type)
-    return f"{fact.actor.type}:{name if len(name) < _DRAWN_ID else '…' + name[-_SHOWN_OF_ID:]}"
+    return str(fact.actor.type) if name is None else f"{fact.actor.type}:{_short(name)}"
+
+
+def _words(payload: object) -> str:
+    """Give a payload for people; what is nested in it stands in the other formats."""
+    if not isinstance(payload, dict):
+        return str(payload)
+    return " ".join(f"{name}={_word(value)}" for name, value in payload.items())
+
+
+def _word(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case dict() | list():
+            return "…"
+        case _:
+            return _short(str(value))
+
+
+def _short(text: str) -> str:
+    """Of an id that is drawn, its end is enough to tell two apart."""
+    return "…" + text[-_SHOWN_OF_ID:] if len(text) == _UUID_LENGTH and text.count("-") == _DASHES else text

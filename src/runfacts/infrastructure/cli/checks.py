@@ -70,7 +70,10 @@ def _of_the_database(invocation: Invocation) -> Iterator[Check]:
             else f"{found.revision or 'there is none'}, this release needs {found.head}: run `runfacts migrate`",
         )
         if up_to_date:
-            yield from _of_the_ledger(invocation, database)
+            try:
+                yield from _of_the_ledger(invocation, database)
+            except DatabaseError as error:
+                yield Check("ledger", ok=False, detail=str(error))
     finally:
         database.close()
 
@@ -118,8 +121,8 @@ def _wal(database: Database, invocation: Invocation) -> Check:
 
 def _clock_difference(database: Database) -> Check:
     before = time.time_ns()
-    with database.transaction() as transaction:
-        there_ms = transaction.now_ms()
+    with database.reading() as reading:
+        there_ms = reading.now_ms()
     here_ms = (before + time.time_ns()) // 2_000_000
     apart = there_ms - here_ms
     detail = f"the server's clock, which decides, is {apart} ms from this machine's"

@@ -92,6 +92,7 @@ def command(
     """
     if not arguments[0]:
         raise click.UsageError("The command is empty")
+    directory = _working_directory()
     with invocation.ledger() as ledger, log_held_back(debug=invocation.debug) as show_log:
         machine = ledger.machine()
         ledger.places().make()
@@ -124,10 +125,15 @@ def command(
                 stops=own,
                 steps=ledger.database.steps,
             )
+            if interruption.times:
+                output.say(f"run {run.run_id} was not started")
+                return interruption.exit_code
             with _looking_after(own, interruption):
                 _obey(interruption, own, host, run.run_id, invocation.actor)
                 try:
-                    outcome = host.run(run.run_id, Command(arguments, stdin=stdin), actor=Actor.worker(worker_id))
+                    outcome = host.run(
+                        run.run_id, Command(arguments, cwd=directory, stdin=stdin), actor=Actor.worker(worker_id)
+                    )
                 except RunfactsError:
                     output.say(f"run {run.run_id} is left as it is; if its command runs, its outcome will be recorded")
                     raise
@@ -169,6 +175,14 @@ def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str
             os.write(sys.stderr.fileno(), f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n".encode())
 
     interruption.tell(interrupted)
+
+
+def _working_directory() -> str:
+    """Where the command will run; asked for before anything is recorded."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - as the launcher has it, links kept
+    except FileNotFoundError:
+        raise click.UsageError("The working directory is not there any more") from None
 
 
 def exit_code_of(run: RunView) -> int:

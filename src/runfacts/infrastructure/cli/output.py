@@ -21,6 +21,8 @@ _VISIBLE: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
     0x2028: "\\u2028",
     0x2029: "\\u2029",
 }
+# Columns that are never folded: an id in two pieces is of no use.
+_WHOLE: Final = frozenset({"run", "attempt", "at", "created", "type", "actor", "check"})
 _STYLES: Final[Mapping[str, str]] = {
     "succeeded": "green",
     "ok": "green",
@@ -148,14 +150,12 @@ def progress(what: str) -> Iterator[Callable[[str], None] | None]:
 
 
 def _pretty_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    drawn = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # An id that is cut is of no use; other texts may be folded.
-        drawn.add_column(column, overflow="fold", no_wrap=column in {"run", "attempt", "at", "created"})
+        drawn.add_column(column, overflow="fold", no_wrap=column in _WHOLE)
     for row in rows:
         drawn.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     _console(sys.stdout).print(drawn)

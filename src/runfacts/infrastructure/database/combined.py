@@ -4,8 +4,8 @@ All writes of a command as one statement (PostgreSQL).
 A command that owns its transaction needs no round trip between its writes: they become the branches of one ``WITH``,
 which the server runs, and commits, as a whole. An update waits for the one before it, so that rows are locked in the
 one order of R4.4; the inserts take their positions from the identity column only after every update has won its row
-(R3.9). Where a branch does not hit its one row, ``runfacts_lost_race()`` fails the statement with a serialization
-failure, and nothing of it stays.
+(R3.9). Where a branch does not hit its one row, no fact is inserted, and ``runfacts_lost_race()`` fails the statement
+with a serialization failure; nothing of it stays.
 
 The text depends only on which statements come together. It is made once for each such combination; the server's plan
 of it is prepared by the driver.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -27,6 +28,10 @@ from runfacts.infrastructure.database.tables import facts as table
 from runfacts.infrastructure.database.transactions import Change, Surroundings, Transaction
 
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
+_FACT: Final = tuple(column.name for column in table.c if column.name != "position")
+_VALUES: Final = [f"%s::{'bigint' if isinstance(table.c[name].type, BigInteger) else 'text'}" for name in _FACT]
+# A SELECT, which can wait for another branch.
+_APPENDED: Final = f"INSERT INTO {table.name} ({', '.join(_FACT)}) SELECT {', '.join(_VALUES)}"
 
 
 class CombinedTransaction(Transaction):
@@ -44,51 +49,51 @@ class CombinedTransaction(Transaction):
         if self.failure is not None:
             raise self.failure
         del append
-        text = _text(tuple(change.statement for change in changes), len(facts))
-        parameters: dict[str, Any] = {}
-        for number, change in enumerate(changes):
+        combined = _combined(tuple(change.statement for change in changes), len(facts))
+        parameters: list[Any] = []
+        for change, names in zip(changes, combined.names, strict=True):
             bound = change.statement.compiled(POSTGRESQL).bind(change.parameters)
-            parameters |= {f"w{number}_{name}": value for name, value in bound.items()}
-        for number, fact in enumerate(facts):
-            parameters |= {f"f{number}_{name}": value for name, value in fact.items()}
+            parameters += [bound[name] for name in names]
+        for fact in facts:
+            parameters += [fact[name] for name in _FACT]
         self._steps.reached("sql:before:commit")
         try:
-            row = self._cursor.execute(text, parameters).fetchone()
+            row = self._cursor.execute(combined.text, parameters).fetchone()
         except self._driver_error as error:
             if self._connection.closed:
                 raise OutcomeUnknown("the connection broke while the commit was under way") from error
             self._fail(error)
         self._steps.reached("sql:after:commit")
-        return [int(position) for position in row[:-1]]
+        return [int(position) for position in row]
+
+
+@dataclass(frozen=True, slots=True)
+class _Combined:
+    """A combination as one statement, whose parameters have places instead of names."""
+
+    text: str
+    names: tuple[tuple[str, ...], ...]
+    """For each change the names of its parameters, in their order; those of each fact follow."""
 
 
 @cache
-def _text(changes: tuple[Statement, ...], facts: int) -> str:
+def _combined(changes: tuple[Statement, ...], facts: int) -> _Combined:
     """Make the one statement of a combination."""
     branches: list[str] = []
-    for number, statement in enumerate(changes):
-        own = _PARAMETER.sub(rf"%(w{number}_\1)s", statement.compiled(POSTGRESQL).text)
+    texts = [statement.compiled(POSTGRESQL).text for statement in changes]
+    for number, text in enumerate(texts):
+        own = _PARAMETER.sub("%s", text)
         if number and own.startswith("UPDATE"):
-            own += f" AND {_hit(number - 1)}"
-        branches.append(f"w{number} AS ({own} RETURNING 1 AS hit)")
+            own += f" AND (SELECT hit FROM w{number - 1})"  # noqa: S608 - a number of ours
+        branches.append(f"w{number} AS ({own} RETURNING true AS hit)")
     before = ", ".join(f"w{number}" for number in range(len(changes)))
     for number in range(facts):
-        branches.append(f"f{number} AS ({_appended(number)} FROM {before} RETURNING position)")
+        branches.append(f"f{number} AS ({_APPENDED} FROM {before} RETURNING position)")
         before = f"f{number}"
-    hits = " AND ".join(_hit(number) for number in range(len(changes)))
-    results = [f"(SELECT position FROM f{number})" for number in range(facts)]  # noqa: S608 - the same
-    results.append(f"CASE WHEN {hits} THEN 1 ELSE runfacts_lost_race() END")
-    return f"WITH {', '.join(branches)} SELECT {', '.join(results)}"
-
-
-def _hit(number: int) -> str:
-    return f"(SELECT count(*) FROM w{number}) = 1"  # noqa: S608 - a number of ours
-
-
-def _appended(number: int) -> str:
-    """Say the insert of a fact so that it can wait for another branch."""
-    names = [column.name for column in table.c if column.name != "position"]
-    values = [
-        f"%(f{number}_{name})s::{'bigint' if isinstance(table.c[name].type, BigInteger) else 'text'}" for name in names
-    ]
-    return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)}"
+    # A fact is inserted where every branch before it hit its row: if the last one is there, all of them did.
+    positions = [f"(SELECT position FROM f{number})" for number in range(facts)]  # noqa: S608 - the same
+    positions[-1] = f"coalesce({positions[-1]}, runfacts_lost_race())"
+    return _Combined(
+        f"WITH {', '.join(branches)} SELECT {', '.join(positions)}",
+        tuple(tuple(_PARAMETER.findall(text)) for text in texts),
+    )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
@@ -99,19 +99,17 @@ class Database:
             with self._connection() as fairy:
                 yield from self._write(fairy)
 
-    @contextmanager
-    def command(self) -> Iterator[Transaction]:
+    def command(self) -> AbstractContextManager[Transaction]:
         """Run one command: its reads, then one ``write``; raises as ``transaction`` does.
 
         Differs from ``transaction`` on PostgreSQL: there the writes are one statement that commits itself, and
         nothing may be written or read after it.
         """
-        if self.dialect == SQLITE:
-            with self.transaction() as transaction:
-                yield transaction
-            return
-        if self.refusal is not None:
-            raise self.refusal
+        return self.transaction() if self.dialect == SQLITE else self._combined()
+
+    @contextmanager
+    def _combined(self) -> Iterator[Transaction]:
+        self._refuse()
         with self._connection() as fairy:
             driver: Any = fairy.driver_connection
             driver.autocommit = True

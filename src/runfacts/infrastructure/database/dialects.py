@@ -9,9 +9,9 @@ What SQLAlchemy Core writes differently for SQLite and PostgreSQL: each differen
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Text, bindparam, literal
+from sqlalchemy import BigInteger, ColumnElement, Integer, Table, Text, bindparam, literal
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -20,6 +20,8 @@ from sqlalchemy.types import ARRAY, NULLTYPE, TypeEngine
 
 SQLITE = "sqlite"
 POSTGRESQL = "postgresql"
+
+_POSTGRESQL_NAMES: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]  # no annotations
 
 
 def identifier() -> TypeEngine[str]:
@@ -88,3 +90,8 @@ def constant(value: str) -> ColumnElement[str]:
     prepared statement. Never for anything that comes from outside.
     """
     return literal(value, Text(), literal_execute=True)
+
+
+def regclass_of(table: Table) -> str:
+    """Give a table's name as PostgreSQL reads one from a text: quoted where it must be."""
+    return _POSTGRESQL_NAMES.format_table(table)

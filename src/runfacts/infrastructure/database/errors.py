@@ -62,6 +62,7 @@ RACES: Final = _unique_constraints()
 """Every unique constraint of the tables: by its name (PostgreSQL) and by its columns (SQLite)."""
 
 _SQLITE_UNIQUE: Final = "UNIQUE constraint failed: "
+_SQLITE_NO_TEXT: Final = "Could not decode to UTF-8"
 _SQLITE_STALE: Final = sqlite3.SQLITE_BUSY_SNAPSHOT
 
 _SQLITE_CODES: Final[Mapping[int, tuple[type[DatabaseError], str]]] = MappingProxyType(
@@ -153,7 +154,13 @@ def _from_sqlite(error: sqlite3.Error) -> RunfactsError | None:
         return None if constraint is None else LostRace(constraint)
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        return None
+        # The driver itself found it, so there is no code. SQLite stores any bytes as text; we only write UTF-8.
+        damaged = message.startswith(_SQLITE_NO_TEXT)
+        return (
+            DatabaseCorrupt("the ledger holds bytes that are no text; `runfacts verify` names them")
+            if damaged
+            else None
+        )
     # The exact code where it says more: shared memory that cannot grow means a full disk.
     known = _SQLITE_CODES.get(code) or _SQLITE_CODES.get(code & 0xFF)
     return None if known is None else known[0](known[1])

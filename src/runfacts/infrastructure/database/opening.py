@@ -93,8 +93,11 @@ def migrate(
     owner of a file that belongs to another one or lies on a network file system; the operator knows that nobody else
     uses it any more.
     """
-    if app_role is not None and parse_url(url).get_backend_name() == SQLITE:
+    sqlite = parse_url(url).get_backend_name() == SQLITE
+    if app_role is not None and sqlite:
         raise InvalidValue("app role", "is for PostgreSQL; access to a SQLite ledger is access to its file")
+    if adopt and not sqlite:
+        raise InvalidValue("adopt", "is for SQLite; a ledger on a server belongs to no machine")
     if not adopt:
         _refuse_before_creating(url)
     database = connect(url, create=True, create_directory=create_directory)

@@ -25,7 +25,6 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, TwoPhaseTransaction
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from runfacts.domain.errors import DatabaseError
 from runfacts.domain.feeds import Waiting
@@ -36,6 +35,8 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.transactions import Transaction
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from runfacts.infrastructure.database.connections import Database
 
 log: Final = logging.getLogger("runfacts")
@@ -77,7 +78,7 @@ class Wakeups:
 
     def announce_within(self, transaction: Transaction, caller: Connection | Session) -> None:
         """Say with a caller's commit that there are facts, where the database can."""
-        connection = caller.connection() if isinstance(caller, Session) else caller
+        connection = caller if isinstance(caller, Connection) else caller.connection()
         # PostgreSQL prepares no transaction that has notified anybody.
         if self._database.dialect == POSTGRESQL and not isinstance(connection.get_transaction(), TwoPhaseTransaction):
             transaction.rows(_NOTIFY_WITHIN, {"channel": self._channel})

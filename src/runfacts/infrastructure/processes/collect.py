@@ -18,6 +18,7 @@ from runfacts.domain.actors import Actor
 from runfacts.domain.answers import Finished, LateCallback, Repeated, StopNotProven
 from runfacts.domain.errors import (
     Contended,
+    DatabaseCorrupt,
     IllegalTransition,
     LegacyRun,
     MalformedId,
@@ -126,7 +127,10 @@ def _collect(
     run_id: str | None = None,
     handle: str | None = None,
 ) -> CollectedReceipts:
-    receipt = read_receipt(files.receipt, run_id=run_id, attempt_id=attempt_id)
+    try:
+        receipt = read_receipt(files.receipt, run_id=run_id, attempt_id=attempt_id)
+    except OSError:
+        return CollectedReceipts(found=1, kept=1)
     if receipt is None:
         return CollectedReceipts()
     if isinstance(receipt, Unbelievable):
@@ -136,8 +140,8 @@ def _collect(
     except (NotFound, TokenRefused, MalformedId, IllegalTransition) as error:
         quarantine(files.receipt, str(error))
         return CollectedReceipts(found=1, quarantined=1)
-    except (Contended, LegacyRun, UnknownFactsInRun):
-        # Not now, or not by this release: the next look or the next release may.
+    except (Contended, LegacyRun, UnknownFactsInRun, DatabaseCorrupt):
+        # Not now, or not by this release, or not before what is recorded of this Run is mended: a later look may.
         return CollectedReceipts(found=1, kept=1)
     match answer:
         case Finished():

@@ -8,6 +8,7 @@ an operator finds it, and reported: it is never half believed, and never met aga
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -21,6 +22,9 @@ from runfacts.domain.limits import RECEIPT_MAX
 
 QUARANTINED_SUFFIX: Final = ".quarantined"
 """What is appended to the name of a receipt that cannot be believed."""
+
+# A link, a socket, somebody else's: what no keeper of this user leaves, however often it is looked at.
+_OF_NO_RECEIPT: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM})
 
 _Moment = Annotated[int, Field(ge=0, lt=1 << 53)]
 
@@ -66,14 +70,15 @@ class Unbelievable:
 def read_receipt(path: str, *, run_id: str | None = None, attempt_id: str) -> Receipt | Unbelievable | None:
     """Read the receipt of an attempt; ``None`` when there is none. One that cannot be believed is quarantined.
 
-    Without ``run_id`` any run is believed; the token still has to fit.
+    Without ``run_id`` any run is believed; the token still has to fit. One that cannot be read just now, for want of
+    descriptors or memory or because the disk fails, stays where it is (``OSError``).
     """
     try:
         text = _read_ours(path)
     except FileNotFoundError:
         return None
-    except (_NotOurs, OSError) as error:
-        return quarantine(path, str(error) if isinstance(error, _NotOurs) else "it cannot be read")
+    except _NotOurs as error:
+        return quarantine(path, str(error))
     try:
         receipt = Receipt.model_validate_json(text)
     except ValidationError:
@@ -111,8 +116,13 @@ class _NotOurs(Exception):
 
 
 def _read_ours(path: str) -> bytes:
-    # Neither follows a link nor waits for a pipe's writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        # Neither follows a link nor waits for a pipe's writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _OF_NO_RECEIPT:
+            raise _NotOurs("it cannot be read") from error
+        raise
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

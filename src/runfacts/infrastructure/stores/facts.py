@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from eventsourcing.domain import EventSourcingError
 from sqlalchemy import bindparam, insert, select
 
 from runfacts.domain.actors import Actor
+from runfacts.domain.errors import DatabaseCorrupt
 from runfacts.domain.facts import Fact, decode_payload, envelope
 from runfacts.domain.history import History
 from runfacts.infrastructure.database.statements import Statement
@@ -81,9 +83,27 @@ def read_facts(transaction: Reading, run_id: str) -> tuple[Fact, ...]:
 
 
 def read_history(transaction: Reading, run_id: str) -> History | None:
-    """Replay a Run; None where there is no such Run."""
+    """Replay a Run (``DatabaseCorrupt`` where that cannot be); None where there is no such Run."""
     facts = read_facts(transaction, run_id)
-    return History.of(facts) if facts else None
+    return replayed(run_id, facts) if facts else None
+
+
+def replayed(run_id: str, facts: Sequence[Fact], onto: History | None = None) -> History:
+    """Make a Run's history of its facts, or let an earlier one go on with the next of them (``DatabaseCorrupt``)."""
+    no_history = f"what is recorded of run {run_id} makes no history; `runfacts verify` names what is wrong"
+    last = len(facts) + (0 if onto is None else onto.version)
+    try:
+        if onto is None:
+            onto = History.of(facts)
+        else:
+            for fact in facts:
+                onto.take(fact)
+        _ = onto.run
+    except (EventSourcingError, LookupError) as error:
+        raise DatabaseCorrupt(no_history) from error
+    if onto.version != last:
+        raise DatabaseCorrupt(no_history)
+    return onto
 
 
 def fact_row(fact: Fact) -> dict[str, str | int | None]:

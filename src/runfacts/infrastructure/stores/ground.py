@@ -19,7 +19,7 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions, facts, runs
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.executions import Execution
-from runfacts.infrastructure.stores.facts import FACT_COLUMNS, fact_of
+from runfacts.infrastructure.stores.facts import FACT_COLUMNS, fact_of, replayed
 
 _Columns = Select[tuple[int, int, str, str, str, str, int, int]]
 
@@ -79,13 +79,14 @@ def read_facts_after(reading: Reading, run_id: str, after: int) -> tuple[Fact, .
 
 
 def brought_up_to(reading: Reading, run_id: str, ground: Ground, kept: History | None) -> History:
-    """Give the Run's history at least as of ``ground``: the kept one, if it is the beginning of what is recorded."""
+    """Give the Run's history at least as of ``ground``: the kept one, if it is the beginning of what is recorded.
+
+    Raises ``DatabaseCorrupt`` where what is recorded makes no history.
+    """
     if kept is not None and kept.version == ground.version and kept.head_hash == ground.head_hash:
         return kept
     if kept is not None and kept.version < ground.version:
         missing = read_facts_after(reading, run_id, kept.version)
         if missing and missing[0].computed_hash(kept.head_hash) == missing[0].hash:
-            for fact in missing:
-                kept.take(fact)
-            return kept
-    return History.of(read_facts_after(reading, run_id, 0))
+            return replayed(run_id, missing, kept)
+    return replayed(run_id, read_facts_after(reading, run_id, 0))

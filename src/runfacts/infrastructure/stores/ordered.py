@@ -3,7 +3,7 @@ Reading in order: every position once, after its commit, none skipped (R3.9).
 
 SQLite has one writer at a time and gives out its positions without a hole, so what is visible is in order. PostgreSQL
 shows positions as their transactions commit; a reader goes up to the first one that is missing and delivers what lies
-before it at once. Whether more will come is what ``fences`` finds out. Nothing ever blocks: a read that cannot go
+before it at once. Whether more will come is what ``gaps`` finds out. Nothing ever blocks: a read that cannot go
 on says what it waits for.
 
 ``OrderedRows`` does this for any table whose positions come from an identity column with CACHE 1; ``OrderedReader``
@@ -23,13 +23,13 @@ from runfacts.domain.facts import Fact
 from runfacts.domain.feeds import Checkpoint, Waiting
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.defences import ORDERED_READING, defences_seen, positions_drawn_one_by_one
-from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.dialects import SQLITE, regclass_of
 from runfacts.infrastructure.database.sessions import Session
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import facts as table
 from runfacts.infrastructure.database.transactions import Reading, Row
 from runfacts.infrastructure.stores.facts import FACT_COLUMNS, fact_of
-from runfacts.infrastructure.stores.fences import Fences
+from runfacts.infrastructure.stores.gaps import Gaps
 
 Fetch = Callable[[Reading], Sequence[Row]]
 """Reads rows above the reader's position in ascending order, all of them up to some limit, position first."""
@@ -50,7 +50,7 @@ class OrderedRows:
         """Check ``premises`` on every new connection; what they raise refuses the reader."""
         self._database = database
         self._premises = premises
-        self._fences = Fences(table)
+        self._gaps = Gaps(table)
         self._session = Session(database, self._begun)
 
     def read(self, fetch: Fetch, after: int) -> tuple[Sequence[Row], Waiting | None]:
@@ -65,18 +65,18 @@ class OrderedRows:
         self._session.close()
 
     def _begun(self, reading: Reading) -> None:
-        self._fences.forget()
+        self._gaps.forget()
         self._premises(reading)
 
     def _read(self, reading: Reading, fetch: Fetch, after: int) -> tuple[Sequence[Row], Waiting | None]:
         while True:
             # Before the rows are read: what is missing must be missing after it was known to be final.
-            final = self._fences.final
+            final = self._gaps.final
             rows = fetch(reading)
             ready, gap = in_order(rows, after, final)
             if gap is None:
                 return rows, None
-            waiting = self._fences.look(reading, gap)
+            waiting = self._gaps.look(reading, gap)
             if waiting is not None:
                 return rows[:ready], waiting
 
@@ -135,7 +135,7 @@ def ordered_reading_of(database: Database, table: Table) -> Callable[[Reading], 
 
     def check(reading: Reading) -> None:
         found = {defence.name: defence for defence in defences_seen(database, reading)}
-        found["positions"] = positions_drawn_one_by_one(reading, table.fullname)
+        found["positions"] = positions_drawn_one_by_one(reading, regclass_of(table))
         for name in sorted(ORDERED_READING):
             if not found[name].ok:
                 raise ReaderRefused(name, found[name].detail)

@@ -13,7 +13,6 @@ with more columns needs a shape of its own, and nothing else.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,16 +51,19 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from runfacts.domain.errors import DatabaseError
+from runfacts.domain.feeds import Waiting
 from runfacts.infrastructure.commands import Caller
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, big_integer, identifier
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.transactions import Reading, Row, Transaction
+from runfacts.infrastructure.database.wakeups import Pace
 from runfacts.infrastructure.stores.ordered import OrderedRows, ordered_reading_of
+from runfacts.infrastructure.stores.subscriptions import SqlSubscription, channel_of
 
-POLL_S: Final = 0.05
-"""How often a subscription looks for new events, in seconds."""
+POLL_S: Final = 1.0
+"""How often a subscription looks for new events by itself, in seconds; ten times as often on SQLite."""
 
 _PAGE: Final = 500
 
@@ -122,7 +124,11 @@ class SqlAggregateRecorder(AggregateRecorder):
         return _insert_statement(self._shape.table)
 
     def insert_events(
-        self, stored_events: Sequence[StoredEvent], *, connection: Caller | None = None, **kwargs: object
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        connection: Caller | None = None,
+        **kwargs: Any,  # noqa: ANN401 - the package's own signature
     ) -> Sequence[int] | None:
         """Write events, all or none; ``IntegrityError`` where one of their versions is taken.
 
@@ -151,13 +157,23 @@ class SqlAggregateRecorder(AggregateRecorder):
     def _inserted(
         self, stored_events: Sequence[StoredEvent], connection: Caller | None, more: Mapping[str, object]
     ) -> list[int]:
-        if more:
-            raise NotSupportedError(f"this recorder writes events alone, without {', '.join(more)}")
+        self._refuse(more)
         if not stored_events:
             return []
+        with self._writing(connection) as transaction:
+            return insert_events(transaction, self._insert, stored_events)
+
+    def _refuse(self, more: Mapping[str, object]) -> None:
+        # An application always says what it tracks, which is nothing unless it processes another one's events.
+        refused = [name for name, value in more.items() if value is not None]
+        if refused:
+            raise NotSupportedError(f"this recorder writes events alone, without {', '.join(refused)}")
+
+    @contextmanager
+    def _writing(self, connection: Caller | None) -> Iterator[Transaction]:
         joined = self._database.transaction() if connection is None else self._database.joined(connection)
         with in_their_words(self._database), joined as transaction:
-            return _insert_events(transaction, self._insert, stored_events)
+            yield transaction
 
     def _select_events(self, given: frozenset[str], *, desc: bool) -> Statement:
         key = ("gt" in given, "lte" in given, "limit" in given, desc)
@@ -183,9 +199,10 @@ class SqlApplicationRecorder(SqlAggregateRecorder, ApplicationRecorder):
     """Keeps the events of aggregates, and gives all of them in order. Close it: on PostgreSQL it keeps a session."""
 
     def __init__(self, database: Database, shape: Shape, *, poll_s: float = POLL_S) -> None:
-        """Use a table that is there; subscriptions look for new events every ``poll_s`` seconds."""
+        """Use a table that is there; subscriptions look for new events at least every ``poll_s`` seconds."""
         super().__init__(database, shape)
         self._poll_s = poll_s
+        self._wakeups = database.wakeups(channel_of(shape.table))
         self._ordered = OrderedRows(database, shape.table, ordered_reading_of(database, shape.table))
         position = shape.table.c.position
         self._select_from = Statement(
@@ -202,7 +219,11 @@ class SqlApplicationRecorder(SqlAggregateRecorder, ApplicationRecorder):
         self._ordered.close()
 
     def insert_events(
-        self, stored_events: Sequence[StoredEvent], *, connection: Caller | None = None, **kwargs: object
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        connection: Caller | None = None,
+        **kwargs: Any,  # noqa: ANN401 - the package's own signature
     ) -> Sequence[int] | None:
         """Write events and give their positions; else as ``SqlAggregateRecorder`` does."""
         return self._inserted(stored_events, connection, kwargs)
@@ -242,7 +263,21 @@ class SqlApplicationRecorder(SqlAggregateRecorder, ApplicationRecorder):
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> Subscription[ApplicationRecorder]:
         """Give events as they come, after position ``gt``, in the thread that iterates; ``stop`` it from any."""
-        return PollingSubscription(self, gt, topics, self._poll_s)
+        pace = Pace(self._database.dialect, int(self._poll_s * 1_000))
+        return SqlSubscription(self, self._wakeups.listen(), pace, gt, topics, page=_PAGE)
+
+    def read_after(
+        self, after: int, limit: int, topics: frozenset[str] = frozenset()
+    ) -> tuple[list[Notification], int, Waiting | None]:
+        """Look at no more than ``limit`` events after a position: those of some topics, how far, what is in the way."""
+        with in_their_words(self._database):
+            rows, waiting = self._ordered.read(self._fetch(after, limit), after)
+        found = [
+            notification_of(row[0], self._shape.stored_event(row[1:]))
+            for row in rows
+            if not topics or self._shape.topic(row[1:]) in topics
+        ]
+        return found, rows[-1][0] if rows else after, waiting
 
     def _rows_after(self, after: int, page: int) -> Iterator[Row]:
         """Give rows in order, page by page as they are asked for, until none is ready."""
@@ -253,37 +288,17 @@ class SqlApplicationRecorder(SqlAggregateRecorder, ApplicationRecorder):
                 return
             after = rows[-1][0]
 
+    @contextmanager
+    def _writing(self, connection: Caller | None) -> Iterator[Transaction]:
+        with super()._writing(connection) as transaction:
+            yield transaction
+            if connection is not None:
+                self._wakeups.announce_within(transaction, connection)
+        if connection is None:
+            self._wakeups.announce()
+
     def _fetch(self, after: int, page: int) -> Callable[[Reading], Sequence[Row]]:
         return lambda reading: reading.rows(self._select_from, {"after": after, "limit": page})
-
-
-class PollingSubscription(Subscription[ApplicationRecorder]):
-    """Looks for new events in the thread that iterates; there is no other thread."""
-
-    def __init__(self, recorder: ApplicationRecorder, gt: int | None, topics: Sequence[str], poll_s: float) -> None:
-        """Begin after position ``gt``."""
-        super().__init__(recorder, gt, topics)
-        self._poll_s = poll_s
-        self._ready: Iterator[Notification] = iter(())
-        self._stopped = threading.Event()
-
-    def stop(self) -> None:
-        """End the iteration, also one that waits; from any thread."""
-        super().stop()
-        self._stopped.set()
-
-    def __next__(self) -> Notification:
-        while not self._stopped.is_set():
-            for notification in self._ready:
-                self._last_notification_id = notification.id
-                return notification
-            found = self._recorder.select_notifications(
-                self._last_notification_id or 0, _PAGE, topics=self._topics, inclusive_of_start=False
-            )
-            self._ready = iter(found)
-            if not found:
-                self._stopped.wait(self._poll_s)
-        raise StopIteration
 
 
 def notification_of(position: int, event: StoredEvent) -> Notification:
@@ -318,7 +333,7 @@ def _insert_statement(table: Table) -> Statement:
     )
 
 
-def _insert_events(transaction: Transaction, statement: Statement, events: Sequence[StoredEvent]) -> list[int]:
+def insert_events(transaction: Transaction, statement: Statement, events: Sequence[StoredEvent]) -> list[int]:
     """Insert events in their order and give their positions."""
     given = [
         {
