@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StartRefused,
         StopNotProven,
     )
+    from runfacts.domain.authentication import Authenticator, authenticated
     from runfacts.domain.decisions import Refusal
     from runfacts.domain.errors import (
         AttemptNotFound,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         MalformedId,
         MalformedUrl,
         NotAllowed,
+        NotAuthenticated,
         NotFound,
         OutcomeUnknown,
         ReaderRefused,
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
     )
     from runfacts.infrastructure.api.feed import Following
     from runfacts.infrastructure.ledger import Ledger
+    from runfacts.infrastructure.telemetry.opentelemetry_measures import OpenTelemetryMeasures
 
 __all__ = [
     "Actor",
@@ -97,6 +100,7 @@ __all__ = [
     "AttemptNotFound",
     "AttemptStatus",
     "AttemptView",
+    "Authenticator",
     "CancellationView",
     "Checkpoint",
     "CheckpointLost",
@@ -135,9 +139,11 @@ __all__ = [
     "MalformedId",
     "MalformedUrl",
     "NotAllowed",
+    "NotAuthenticated",
     "NotClaimable",
     "NotFound",
     "NotQueued",
+    "OpenTelemetryMeasures",
     "Outcome",
     "OutcomeKind",
     "OutcomeUnknown",
@@ -169,6 +175,7 @@ __all__ = [
     "UnsupportedPlatform",
     "VerifyReport",
     "Waiting",
+    "authenticated",
 ]
 
 _NAMES_BY_MODULE = {
@@ -192,6 +199,10 @@ _NAMES_BY_MODULE = {
         "StartRefused",
         "Started",
         "StopNotProven",
+    ),
+    "runfacts.domain.authentication": (
+        "Authenticator",
+        "authenticated",
     ),
     "runfacts.domain.decisions": ("Refusal",),
     "runfacts.domain.errors": (
@@ -217,6 +228,7 @@ _NAMES_BY_MODULE = {
         "MalformedId",
         "MalformedUrl",
         "NotAllowed",
+        "NotAuthenticated",
         "NotFound",
         "OutcomeUnknown",
         "ReaderRefused",
@@ -267,6 +279,7 @@ _NAMES_BY_MODULE = {
     ),
     "runfacts.infrastructure.api.feed": ("Following",),
     "runfacts.infrastructure.ledger": ("Ledger",),
+    "runfacts.infrastructure.telemetry.opentelemetry_measures": ("OpenTelemetryMeasures",),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import Marked, marked_environment
 from runfacts import Actor, Ledger
 from told import COMMAND, Said, Told, apart, environment
 
@@ -157,35 +157,6 @@ def test_a_key_whose_run_has_not_ended_is_exit_code_4(file_told: Told, url: str)
     assert (said.code, shown(said)["run_id"], shown(said)["status"]) == (4, there.run_id, "created")
 
 
-@pytest.mark.usefixtures("marked")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_host_leaves_the_run_alone_and_says_its_id(
-    file_told: Told, url: str, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    go = tmp_path / "go"
-    script = f"echo begun; until [ -e {go} ]; do sleep 0.05; done; exit 5"
-    host = subprocess.Popen(
-        [*COMMAND, "exec", "--json", "--", "sh", "-c", script],
-        env=environment(url),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with host:
-        assert host.stdout is not None
-        assert host.stderr is not None
-        assert host.stdout.readline() == "begun\n"
-        host.send_signal(number)
-        assert host.wait(60) == code
-        first, *_, goes_on, last = host.stderr.read().splitlines()
-    run_id = first.removeprefix("run ")
-    assert goes_on.startswith(f"run {run_id} goes on")
-    assert json.loads(last)["status"] == "running"
-    go.touch()
-    collect_until_ended(file_told, run_id)
-    assert file_told("show", run_id, "--json").json["attempts"][0]["exit_code"] == 5
-
-
 @pytest.mark.parametrize("step", ["launch:after:start", "launch:before:running", "launch:before:gate"])
 def test_a_host_killed_before_the_gate_opens_runs_nothing(
     file_told: Told, url: str, tmp_path: Path, marked: Marked, step: str
@@ -327,13 +298,3 @@ def die_at(step: str, url: str, script: str) -> str:
 ARMED = """if name == AFTER:
             self.armed = True
         elif name == sys.argv[1] and getattr(self, "armed", False):"""
-
-
-def collect_until_ended(told: Told, run_id: str) -> None:
-    """Run an ``exec``, which collects, until the run's receipt was there for it."""
-
-    def ended() -> bool:
-        assert told("exec", "--", "true").code == 0
-        return bool(told("show", run_id, "--json").json["finished_at_ms"])
-
-    wait_until(ended, "the receipt is collected")

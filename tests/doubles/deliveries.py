@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import insert
+
 from runfacts import Actor, AttemptClaim, IntentKind, Ledger, Recorded, Started
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.terms import CancelRequested, DispatchClaimed, DispatchNotClaimed, DispatchSettled
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.tables import runs
+from runfacts.infrastructure.tokens import new_id
 from runfacts.testing.ledgers import contents_of
 from stages import ANA, EXECUTOR, WORKER, claim_of, queued
 
@@ -121,3 +125,18 @@ def last_fact(ledger: Ledger, run_id: str) -> tuple[str, dict[str, Any], str | N
     """Give type, payload and dedupe key of a Run's last fact."""
     fact = ledger.history(run_id)[-1]
     return fact.type, fact.payload.model_dump(mode="json", exclude_none=True), fact.dedupe_key
+
+
+def cloned(ledger: Ledger, asked: Asked, count: int, **changes: Any) -> list[str]:  # noqa: ANN401 - any column
+    """Copy the rows of a Run and its dispatch ``count`` times, with other ids and these columns; the new Runs' ids.
+
+    There are no facts to them: for queues only.
+    """
+    contents = contents_of(ledger)
+    made = [new_id() for _ in range(count)]
+    with ledger.database.engine.begin() as connection:
+        for table, other in ((runs, {}), (cancellation_dispatches, changes)):
+            (row,) = [row for row in contents[table.name] if row[0] == asked.run_id]
+            columns = dict(zip(table.columns.keys(), row, strict=True))
+            connection.execute(insert(table), [columns | other | {"run_id": run_id} for run_id in made])
+    return made

@@ -88,7 +88,7 @@ def test_the_wheel_alone_can_be_imported(distributions: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("unwanted", ["psycopg", "click", "rich", "pytest", "freezegun", "hypothesis"])
+@pytest.mark.parametrize("unwanted", ["psycopg", "click", "rich", "opentelemetry", "pytest", "freezegun", "hypothesis"])
 def test_importing_the_library_does_not_load(unwanted: str) -> None:
     # Every public name is asked for, since names may be loaded on demand.
     program = (

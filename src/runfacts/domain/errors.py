@@ -22,6 +22,7 @@ Every error that this library raises on purpose.
     - LegacyRun                  another system executes this Run (R2.10)
     - UnknownFactsInRun          the Run has facts of a later release; it can be read, not changed (R3.7)
     - TokenRefused               the token is not the one given at the claim (R2.7)
+    - NotAuthenticated           the platform does not say who the caller is (R13.3)
     - AlreadyStarted             a worker is started already, or its last cycle has not ended (R9.3)
     - VerbRefused                an operator's verb does not apply now (R13.2)
     - StillRunning               the process seems to run; force says that an operator knows better (R13.2)
@@ -221,6 +222,15 @@ class TokenRefused(NotAllowed):
         """Name the Attempt; never the token."""
         self.attempt_id = attempt_id
         super().__init__(f"the token does not belong to attempt {attempt_id}")
+
+
+class NotAuthenticated(NotAllowed):
+    """The embedding platform does not say who the caller is (R13.3)."""
+
+    def __init__(self, reason: str) -> None:
+        """Say why; never the credential."""
+        self.reason = reason
+        super().__init__(f"the caller is not authenticated: {reason}")
 
 
 class VerbRefused(NotAllowed):

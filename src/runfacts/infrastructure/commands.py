@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 Answer = TypeVar("Answer")
+Committed: TypeAlias = Callable[[History, tuple[Fact, ...]], None]
 Caller: TypeAlias = "Connection | Session"
 """A connection or session of the caller, whose transaction our writes join (R4.5)."""
 
@@ -123,10 +124,14 @@ class _Try(Generic[Answer]):
 class Commands:
     """Runs commands on one database."""
 
-    def __init__(self, database: Database, decide_retries: int) -> None:
-        """Decide each command at most ``decide_retries`` times after a lost race."""
+    def __init__(self, database: Database, decide_retries: int, committed: Committed | None = None) -> None:
+        """Decide each command at most ``decide_retries`` times after a lost race.
+
+        ``committed`` is told the facts of each commit of ours, and their Run as it is then.
+        """
         self._database = database
         self._tries = decide_retries + 1
+        self._told = committed
         self._kept = KeptHistories()
         self._wakeups = database.wakeups(FACTS)
 
@@ -167,6 +172,8 @@ class Commands:
             self._kept.put(attempt.history)
         if attempt.facts:
             self._wakeups.announce()
+            if self._told is not None and attempt.history is not None:
+                self._told(attempt.history, attempt.facts)
         if attempt.plan is not None and attempt.plan.wakes is not None:
             attempt.plan.wakes.announce()
 

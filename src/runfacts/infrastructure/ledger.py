@@ -9,13 +9,14 @@ no thread runs while a ledger is open.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from runfacts.domain.errors import InvalidSetting
 from runfacts.domain.limits import Settings
+from runfacts.domain.measures import NO_MEASURES, Measures, QueueState
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.operators import Operators
@@ -25,6 +26,7 @@ from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
+from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_queue
 
 if TYPE_CHECKING:
     from runfacts.domain.cancellation.controllers import ExecutionController
@@ -36,10 +38,17 @@ if TYPE_CHECKING:
 class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
-    def __init__(self, database: Database, settings: Settings, machine_id: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        machine_id: str | None = None,
+        measures: Measures = NO_MEASURES,
+    ) -> None:
         """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
-        super().__init__(database, settings, machine_id)
+        super().__init__(database, settings, machine_id, measures)
         self._supervisions: WeakSet[Supervision] = WeakSet()
+        self._end_watch = measures.watch(self._cancellation_queue)
 
     @classmethod
     def open(
@@ -50,6 +59,7 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         clock: Clock | None = None,
         machine_id: str | None = None,
         steps: Steps = NO_STEPS,
+        measures: Measures = NO_MEASURES,
         create: bool = True,
         create_directory: bool = False,
         **overrides: int | str,
@@ -59,7 +69,8 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         A SQLite file is made if it is not there (unless ``create`` is false) and its schema brought up to date; on
         PostgreSQL ``runfacts migrate`` does that. Limits come from ``settings`` or, where none are given, from
         ``overrides`` by name, the environment (``RUNFACTS_<NAME>``) and the defaults (R15). ``machine_id`` names this
-        machine where ``/etc/machine-id`` does not (R5.2). ``clock`` and ``steps`` are for tests.
+        machine where ``/etc/machine-id`` does not (R5.2). ``measures`` are told what is counted and timed (R7.7), until
+        the ledger is closed. ``clock`` and ``steps`` are for tests.
 
         Raises ``MalformedUrl``, ``InvalidSetting``, and ``DatabaseError`` with its kinds: ``SchemaTooOld``,
         ``SchemaTooNew``, ``ForeignMachine``, ``DatabaseUnreachable`` and the others.
@@ -78,7 +89,7 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
             busy_timeout_ms=settings.busy_timeout_ms,
             wal_limit_bytes=settings.wal_limit_bytes,
         )
-        return cls(database, settings, machine_id)
+        return cls(database, settings, machine_id, measures)
 
     def supervise(
         self,
@@ -119,8 +130,13 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         """
         for supervision in tuple(self._supervisions):
             supervision.stop()
+        self._end_watch()
         self._ordered.close()
         self._database.close()
+
+    def _cancellation_queue(self) -> Mapping[str, QueueState]:
+        with self._database.reading() as reading:
+            return read_cancellation_queue(reading)
 
     def __enter__(self) -> Self:
         return self

@@ -29,6 +29,7 @@ from runfacts.domain.cancellation.supervisor import (
     SupervisorReport,
 )
 from runfacts.domain.errors import AlreadyStarted
+from runfacts.domain.measures import CYCLE_COUNTS, CYCLE_DURATION
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.lifecycle import LifecycleRunner
 from runfacts.infrastructure.own_run import OwnRuns, drain_of
@@ -96,7 +97,8 @@ class Supervision:
             # Receipts are this machine's own executor's.
             parts[Duty.COMPLETION] = self._collect_receipts
         self._supervisor = Supervisor(
-            [Part(duty.value, parts[duty]) for duty in Duty if duty in wanted & parts.keys()], self._diagnostics
+            [Part(duty.value, self._timed(duty, parts[duty])) for duty in Duty if duty in wanted & parts.keys()],
+            self._diagnostics,
         )
         self._runner = LifecycleRunner(
             self._run,
@@ -116,7 +118,7 @@ class Supervision:
         """Run one cycle now, in this thread (``AlreadyStarted``: one of its own runs them)."""
         if not self._runner.idle:
             raise AlreadyStarted
-        return self._supervisor.cycle()
+        return self._cycle()
 
     def start(self) -> None:
         """Run cycle after cycle in a thread that keeps no process alive (``AlreadyStarted``)."""
@@ -140,9 +142,28 @@ class Supervision:
         self.stop()
 
     def _run(self, stopping: Stopping) -> None:
-        report = self._supervisor.cycle(stopping)
+        report = self._cycle(stopping)
         if self._on_cycle is not None:
             self._on_cycle(report)
+
+    def _cycle(self, stopping: Stopping = lambda: False) -> SupervisorReport:
+        report = self._supervisor.cycle(stopping)
+        for part, counters in report.counters.items():
+            for counter, count in counters.items():
+                if count:
+                    self._ledger.measures.record(CYCLE_COUNTS, count, part=part, counter=counter)
+        return report
+
+    def _timed(self, duty: Duty, run: Callable[[Stopping], Counters]) -> Callable[[Stopping], Counters]:
+        def timed(stopping: Stopping) -> Counters:
+            began_s = time.monotonic()
+            try:
+                return run(stopping)
+            finally:
+                took_ms = int((time.monotonic() - began_s) * 1_000)
+                self._ledger.measures.record(CYCLE_DURATION, took_ms, part=duty.value)
+
+        return timed
 
     def _collect_receipts(self, stopping: Stopping) -> Counters:
         del stopping
@@ -166,6 +187,7 @@ def local_controller(ledger: Ledger, held: HeldPidfds | None) -> ExecutionContro
         poll_ms=settings.poll_ms,
         held=held,
         steps=ledger.database.steps,
+        measures=ledger.measures,
     )
 
 
@@ -181,6 +203,7 @@ def dispatcher_of(ledger: Ledger, controllers: Controllers, owner: str, diagnost
         pages=settings.cancel_pages,
         monotonic=time.monotonic,
         on_error=lambda run_id, error: diagnostics.report(Duty.CANCELLATION.value, error, run_id),
+        measures=ledger.measures,
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 from sqlalchemy import select
 
 from runfacts.domain.limits import Settings
+from runfacts.domain.measures import NO_MEASURES, Measures
 from runfacts.infrastructure.database.dialects import POSTGRESQL
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import metadata
@@ -42,11 +43,18 @@ class ThrowAwayLedgers:
             self._server_clock = TestServerClock(url)
             self.clock.drive(self._server_clock)
 
-    def __call__(self, *, url: str | None = None, steps: Steps = NO_STEPS, **settings: int | str) -> Ledger:
+    def __call__(
+        self,
+        *,
+        url: str | None = None,
+        steps: Steps = NO_STEPS,
+        measures: Measures = NO_MEASURES,
+        **settings: int | str,
+    ) -> Ledger:
         """Open one more ledger, with these settings (R15); ``url`` where it shall be another user of the database."""
         # Not from the environment: a developer's own RUNFACTS_… must not change what a test sees.
         chosen = Settings.from_sources(settings)
-        ledger = Ledger.open(url or self.url, settings=chosen, clock=self.clock, steps=steps)
+        ledger = Ledger.open(url or self.url, settings=chosen, clock=self.clock, steps=steps, measures=measures)
         self._open.append(ledger)
         return ledger
 

@@ -31,6 +31,8 @@ from runfacts.domain.cancellation.terms import (
     HoldersDeadline,
 )
 from runfacts.domain.errors import InvalidSetting
+from runfacts.domain.measures import NO_MEASURES, REQUEST_TO_SIGNAL, Measures
+from runfacts.domain.payloads import Escalation
 
 MARGIN_MS: Final = 2_000
 """What a lease must last longer than the controllers' worst case: twice the longest wait for a lock (R8.7)."""
@@ -71,6 +73,7 @@ class Dispatcher:
         pages: int,
         monotonic: Monotonic,
         on_error: ErrorReport,
+        measures: Measures = NO_MEASURES,
     ) -> None:
         """Refuse a lease that does not outlast the controllers' worst case and a margin (``InvalidSetting``, R8.7)."""
         if lease_ms < controllers.worst_case_ms + MARGIN_MS:
@@ -86,6 +89,7 @@ class Dispatcher:
         self._pages = pages
         self._monotonic = monotonic
         self._on_error = on_error
+        self._measures = measures
         self._cutoff_ms: int | None = None
         self._after: Cursor | None = None
 
@@ -144,6 +148,7 @@ class Dispatcher:
         if isinstance(claim, DispatchNotClaimed):
             report.counts[claim.answer.value] += 1
             return
+        claimed_s = self._monotonic()
         report.claimed += 1
         if claim.taken_over:
             report.counts["taken_over"] += 1
@@ -152,6 +157,10 @@ class Dispatcher:
         except OutOfTime:
             report.counts["out_of_time"] += 1
             return
+        if outcome.escalation is not Escalation.NONE and deadline.first_asked_s is not None:
+            # The store's time up to the claim, this process's own from there on: the two are never compared.
+            to_claim_ms = claim.lease_expires_at_ms - self._lease_ms - candidate.requested_at_ms
+            self._measures.record(REQUEST_TO_SIGNAL, to_claim_ms + int((deadline.first_asked_s - claimed_s) * 1_000))
         answer = self._dispatches.settle_dispatch(claim, outcome.result, escalation=outcome.escalation)
         if isinstance(answer, DispatchSettled | DispatchAlreadySettled):
             report.counts[outcome.result.value] += 1

@@ -107,11 +107,16 @@ class HoldersDeadline:
     def __init__(self, clock: Monotonic, lease_ms: int, margin_ms: int) -> None:
         """Begin to count now; call this before asking for the lease."""
         self._clock = clock
+        self.first_asked_s: float | None = None
+        """When it was asked first: right before the first signal, if one was sent."""
         self._until = clock() + (lease_ms - margin_ms) / 1_000
 
     def allows(self, wanted_ms: int) -> bool:
         """Tell whether ``wanted_ms`` from now is still before the deadline."""
-        return self._clock() + wanted_ms / 1_000 < self._until
+        now_s = self._clock()
+        if self.first_asked_s is None:
+            self.first_asked_s = now_s
+        return now_s + wanted_ms / 1_000 < self._until
 
 
 @dataclass(frozen=True, slots=True)

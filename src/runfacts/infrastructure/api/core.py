@@ -10,9 +10,11 @@ from typing import Final
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import Repeated
 from runfacts.domain.errors import InvalidValue, RunNotFound
+from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.limits import Settings
+from runfacts.domain.measures import NO_MEASURES, REFUSALS, REQUEST_TO_STOP, Measures, proven_stop_ms
 from runfacts.domain.texts import is_plain_name
 from runfacts.infrastructure.commands import Call, Caller, Commands
 from runfacts.infrastructure.database.connections import Database
@@ -29,12 +31,19 @@ log: Final = logging.getLogger("runfacts")
 class LedgerCore:
     """The parts that every command needs."""
 
-    def __init__(self, database: Database, settings: Settings, machine_id: str | None = None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        machine_id: str | None = None,
+        measures: Measures = NO_MEASURES,
+    ) -> None:
         """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
         self._database = database
         self._settings = settings
         self._machine_id = machine_id
-        self._commands = Commands(database, settings.decide_retries)
+        self._measures = measures
+        self._commands = Commands(database, settings.decide_retries, self._measure_stop)
         self._ordered = OrderedReader(database)
         # Somebody waits for each of these: none is left out because there was one just before (R9.4).
         self._cancellations = database.wakeups(CANCELLATIONS)
@@ -52,6 +61,11 @@ class LedgerCore:
         return self._settings
 
     @property
+    def measures(self) -> Measures:
+        """Where this ledger's measures go, for those who work on it."""
+        return self._measures
+
+    @property
     def refused(self) -> dict[str, int]:
         """How often this object refused something on sight, by what: ``token`` counts wrong tokens (R2.7)."""
         with self._refused_lock:
@@ -60,7 +74,13 @@ class LedgerCore:
     def _count_refused(self, what: str, attempt_id: str) -> None:
         with self._refused_lock:
             self._refused[what] += 1
+        self._measures.record(REFUSALS, what=what)
         log.warning("refused a %s for attempt %s", what, attempt_id)
+
+    def _measure_stop(self, history: History, facts: tuple[Fact, ...]) -> None:
+        stop_ms = proven_stop_ms(history, facts)
+        if stop_ms is not None:
+            self._measures.record(REQUEST_TO_STOP, stop_ms)
 
     def _call(
         self,

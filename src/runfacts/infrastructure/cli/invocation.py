@@ -69,9 +69,14 @@ class Invocation:
 
         return Settings.from_sources(self.overrides, self.environment)
 
-    def ledger(self, *, create: bool = True) -> Ledger:
-        """Open the ledger. A SQLite file is made where there is none, unless ``create`` is false."""
+    def ledger(self, *, create: bool = True, measured: bool = False) -> Ledger:
+        """Open the ledger. A SQLite file is made where there is none, unless ``create`` is false.
+
+        ``measured``: through OpenTelemetry, where that is installed.
+        """
+        from runfacts.domain.measures import NO_MEASURES
         from runfacts.infrastructure.ledger import Ledger
+        from runfacts.infrastructure.telemetry.opentelemetry_measures import measures_if_installed
 
         return Ledger.open(
             self.url,
@@ -79,6 +84,7 @@ class Invocation:
             machine_id=self.machine_id,
             create=create,
             create_directory=create and self.uses_own_database,
+            measures=measures_if_installed() if measured else NO_MEASURES,
         )
 
 
@@ -104,7 +110,12 @@ def everywhere() -> list[click.Parameter]:
     """Make the options that every command takes."""
     return [
         _option("--db", "database", metavar="URL", help=f"The database: sqlite:///FILE or postgresql://… [{DATABASE}]"),
-        _option("--as", "name", metavar="NAME", help=f"Who you say you are; your login name if left out. [{ACTOR}]"),
+        _option(
+            "--as",
+            "name",
+            metavar="NAME",
+            help=f"Who you say you are, which nobody checks; your login name if left out. [{ACTOR}]",
+        ),
         click.Option(
             ["--set", "overrides"],
             expose_value=False,

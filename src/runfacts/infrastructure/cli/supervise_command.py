@@ -40,7 +40,7 @@ def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms
     With --json each cycle is a line of counters; without it, those cycles in which something happened.
     """
     duties = None if only is None else DUTIES[only]
-    with invocation.ledger() as ledger, log_shown(debug=invocation.debug):
+    with invocation.ledger(measured=True) as ledger, log_shown(debug=invocation.debug):
         reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
         supervision = ledger.supervise(duties=duties, interval_ms=interval_ms, on_cycle=reports.put)
         if once:

@@ -29,6 +29,7 @@ from typing import Final
 from runfacts.domain.cancellation.controllers import Monotonic, OutOfTime, StopResult, StopTarget, TimeLeft
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.domain.measures import NO_MEASURES, SIGNALS, Measures
 from runfacts.domain.payloads import Escalation
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.handle import ProcessHandle
@@ -45,6 +46,7 @@ AFTER_KILL_MS: Final = 400
 SIGNAL_MS: Final = 50
 """How much time a proof and its signal are reckoned with."""
 
+_WORDS: Final = {SIGTERM: Escalation.TERM.value, SIGKILL: Escalation.KILL.value}
 _UNPROVEN_LOOKS: Final = 5
 _UNPROVEN_WAIT_MS: Final = 10
 
@@ -60,6 +62,7 @@ class LocalController:
         poll_ms: int = 50,
         held: HeldPidfds | None = None,
         steps: Steps = NO_STEPS,
+        measures: Measures = NO_MEASURES,
         procfs: ProcFs | None = None,
         pidfds: Pidfds | None = None,
         group_signals: bool | None = None,
@@ -74,6 +77,7 @@ class LocalController:
         self.poll_ms = poll_ms
         self.held = held or HeldPidfds()
         self.steps = steps
+        self.measures = measures
         self.procfs = procfs or ProcFs()
         self.pidfds = pidfds or Pidfds()
         self.monotonic = monotonic
@@ -133,6 +137,7 @@ class _Aim:
 class _Shot:
     """What came of one signal to all."""
 
+    number: Signals
     accepted: bool = False
     refused: bool = False
     unproven: bool = False
@@ -276,7 +281,7 @@ class _Stopping:
 
     def _send(self, aim: _Aim, number: Signals, wanted_ms: int) -> _Shot:
         """Send to everybody aimed at (``OutOfTime``)."""
-        shot = _Shot()
+        shot = _Shot(number)
         if aim.group_of is not None:
             self._require_time(wanted_ms)
             self._note(shot, self._pidfds.send(aim.group_of, number, group=True))
@@ -301,9 +306,10 @@ class _Stopping:
                 break
         return shot
 
-    @staticmethod
-    def _note(shot: _Shot, sent: Sent) -> None:
-        shot.accepted = shot.accepted or sent is Sent.ACCEPTED
+    def _note(self, shot: _Shot, sent: Sent) -> None:
+        if sent is Sent.ACCEPTED and not shot.accepted:
+            shot.accepted = True
+            self._controller.measures.record(SIGNALS, signal=_WORDS[shot.number])
         shot.refused = shot.refused or sent is Sent.NOT_PERMITTED
 
     def _require_time(self, wanted_ms: int) -> None:

@@ -1,0 +1,229 @@
+"""
+Measures: what a ledger counts and times for whoever keeps it running (R7.7).
+
+A closed list, ``MEASURES``: each has a name, a unit, and labels with a closed set of values. Whatever else is given for
+a label is told as ``other``, so that no measure can carry an id, a handle, a process number, a secret or a text that
+somebody chose (R3.6), and the number of time series has a bound. That is also why no measure tells executor types or
+scopes apart: their names are free.
+
+What happened is measured once it is committed, and by the object that did it: a measure is a hint for people, the
+facts are the record. ``Measures`` is the port; ``NO_MEASURES``, the default, does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from runfacts.domain.cancellation.dispatch import ClaimAnswer
+from runfacts.domain.cancellation.results import SETTLED, DispatchResult, DispatchStatus
+from runfacts.domain.facts import Fact
+from runfacts.domain.history import History
+from runfacts.domain.payload_parts import Evidence
+from runfacts.domain.payloads import Escalation, RunCancelled, RunCancelRequested, RunStopConfirmed, RunTimedOut
+
+OTHER: Final = "other"
+"""What a label says where its value is none of those written down here."""
+
+
+class MeasureKind(StrEnum):
+    """How the numbers of a measure belong together."""
+
+    COUNTER = "counter"
+    """They are added up."""
+    HISTOGRAM = "histogram"
+    """Their distribution is kept."""
+    GAUGE = "gauge"
+    """The present one counts; it is read when somebody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One thing that is measured."""
+
+    name: str
+    kind: MeasureKind
+    unit: str
+    """``ms``, or what is counted in braces, as UCUM writes it."""
+    about: str
+    labels: Mapping[str, frozenset[str]]
+    """The values of each label."""
+
+    def bounded(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Give a value for each label of the measure and for no other, ``other`` where the given one is unknown."""
+        return {
+            name: value if (value := labels.get(name, OTHER)) in values else OTHER
+            for name, values in self.labels.items()
+        }
+
+
+def _measure(name: str, kind: MeasureKind, unit: str, about: str, **labels: Iterable[str]) -> Measure:
+    closed = {label: frozenset(str(value) for value in values) for label, values in labels.items()}
+    return Measure(f"runfacts.{name}", kind, unit, about, MappingProxyType(closed))
+
+
+CLAIMED: Final = "claimed"
+TAKEN_OVER: Final = "taken_over"
+NO_DISPATCH: Final = "no_dispatch"
+ABANDONED: Final = DispatchResult.ABANDONED.value
+QUEUE_STATES: Final = (*(status.value for status in DispatchStatus), ABANDONED, NO_DISPATCH)
+"""Where the cancellation of a Run that has not ended stands: its dispatch's status, abandoned, or it has none."""
+
+_COUNTS: Final = frozenset(
+    {"seen", "claimed", "requested", "taken_over", "out_of_time", "fenced", "error"}
+    | {"recorded", "repeated", "late", "quarantined", "kept"}
+    | set(ClaimAnswer)
+    | set(DispatchResult)
+)
+_PARTS: Final = ("completion", "deadlines", "cancellation")
+
+CLAIMS: Final = _measure(
+    "cancellation.claims",
+    MeasureKind.COUNTER,
+    "{claim}",
+    "Claims of a delivery, by answer; taken_over is a claim after a holder who did not settle.",
+    answer=(CLAIMED, TAKEN_OVER, *ClaimAnswer),
+)
+SETTLES: Final = _measure(
+    "cancellation.settles",
+    MeasureKind.COUNTER,
+    "{settle}",
+    "Results recorded by the holders of claims.",
+    result=SETTLED,
+)
+REFUSALS: Final = _measure(
+    "refusals",
+    MeasureKind.COUNTER,
+    "{refusal}",
+    "Late or wrong writes that were refused: a settle of a term that is over, a token that is not the claim's.",
+    what=("dispatch_term", "token"),
+)
+SIGNALS: Final = _measure(
+    "cancellation.signals",
+    MeasureKind.COUNTER,
+    "{signal}",
+    "Signals that a local process group accepted.",
+    signal=(Escalation.TERM, Escalation.KILL),
+)
+REQUEST_TO_SIGNAL: Final = _measure(
+    "cancellation.request_to_signal",
+    MeasureKind.HISTOGRAM,
+    "ms",
+    "Time from a request to the first signal of a try.",
+)
+REQUEST_TO_STOP: Final = _measure(
+    "cancellation.request_to_stop",
+    MeasureKind.HISTOGRAM,
+    "ms",
+    "Time from a request to the Run's end on evidence, where an Attempt was active.",
+)
+QUEUE_DEPTH: Final = _measure(
+    "cancellation.queue_depth",
+    MeasureKind.GAUGE,
+    "{run}",
+    "Runs that were asked to stop and have not ended, by where their cancellation stands.",
+    status=QUEUE_STATES,
+)
+QUEUE_OLDEST_AGE: Final = _measure(
+    "cancellation.queue_oldest_age",
+    MeasureKind.GAUGE,
+    "ms",
+    "Time since the oldest request of those Runs.",
+    status=QUEUE_STATES,
+)
+CYCLE_DURATION: Final = _measure(
+    "cycle.duration",
+    MeasureKind.HISTOGRAM,
+    "ms",
+    "How long a part of a worker's cycle took.",
+    part=_PARTS,
+)
+CYCLE_COUNTS: Final = _measure(
+    "cycle.counts",
+    MeasureKind.COUNTER,
+    "{count}",
+    "What the parts of workers' cycles counted.",
+    part=_PARTS,
+    counter=_COUNTS,
+)
+MEASURES: Final = (
+    CLAIMS,
+    SETTLES,
+    REFUSALS,
+    SIGNALS,
+    REQUEST_TO_SIGNAL,
+    REQUEST_TO_STOP,
+    QUEUE_DEPTH,
+    QUEUE_OLDEST_AGE,
+    CYCLE_DURATION,
+    CYCLE_COUNTS,
+)
+"""All of them."""
+
+BUCKETS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 1_800_000)
+"""Where the buckets of the histograms end, in milliseconds: from a woken worker to an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How many Runs stand at one place of the queue, and how old the oldest request of them is."""
+
+    count: int = 0
+    oldest_age_ms: int = 0
+
+
+Look = Callable[[], Mapping[str, QueueState]]
+"""Reads the queue as it is, by the names of ``QUEUE_STATES``; what is left out is empty."""
+
+
+class Measures(Protocol):
+    """Where measures go. Both methods are called by any thread; they neither wait nor raise."""
+
+    def record(self, measure: Measure, amount: int = 1, **labels: str) -> None:
+        """Add to a counter, or put a length in milliseconds into a histogram."""
+        ...
+
+    def watch(self, look: Look) -> Callable[[], None]:
+        """Read the gauges with ``look`` when somebody wants them; give what ends that.
+
+        ``look`` is not called any more once that has returned. It may raise ``RunfactsError``.
+        """
+        ...
+
+
+class NoMeasures:
+    """Measures nothing. See ``Measures``."""
+
+    def record(self, measure: Measure, amount: int = 1, **labels: str) -> None:
+        """See ``Measures``."""
+
+    def watch(self, look: Look) -> Callable[[], None]:
+        """See ``Measures``."""
+        del look
+        return _nothing
+
+
+def _nothing() -> None:
+    pass
+
+
+NO_MEASURES: Final = NoMeasures()
+
+
+def proven_stop_ms(history: History, facts: tuple[Fact, ...]) -> int | None:
+    """Give the time from the request to the Run's end, where these facts are that end and it rests on evidence.
+
+    Not where there was nothing to stop (R6.3), and not on an operator's word alone (R6.2).
+    """
+    intent = history.run.intent
+    if intent is None or not facts or not isinstance(facts[-1].payload, RunCancelled | RunTimedOut):
+        return None
+    first = facts[0].payload
+    if isinstance(first, RunCancelRequested):
+        return None
+    if isinstance(first, RunStopConfirmed) and first.evidence is Evidence.ATTESTED:
+        return None
+    return facts[-1].recorded_at_ms - intent.requested_at_ms

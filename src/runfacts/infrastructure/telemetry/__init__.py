@@ -1,0 +1,1 @@
+"""Telemetry: the adapters of the port ``runfacts.domain.measures.Measures``."""
