@@ -95,8 +95,8 @@ class LedgerCore:
         if lease_ms is None:
             return self._settings.execution_lease_ms
         _, lowest, highest = Settings.bounds()["execution_lease_ms"]
-        if not lowest <= lease_ms <= highest:
-            raise InvalidValue("lease_ms", f"is not between {lowest} and {highest}")
+        if type(lease_ms) is not int or not lowest <= lease_ms <= highest:
+            raise InvalidValue("lease_ms", f"is not a whole number between {lowest} and {highest}")
         return lease_ms
 
 
