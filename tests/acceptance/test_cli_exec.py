@@ -186,6 +186,21 @@ def test_an_interrupted_host_leaves_the_run_alone_and_says_its_id(
     assert file_told("show", run_id, "--json").json["attempts"][0]["exit_code"] == 5
 
 
+def test_an_exec_that_is_interrupted_before_it_starts_anything_shows_its_run(
+    file_told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Ledger.queue
+
+    def interrupted(ledger: Ledger, run_id: str, *, actor: Actor) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return queue(ledger, run_id, actor=actor)
+
+    monkeypatch.setattr(Ledger, "queue", interrupted)
+    said = file_told("exec", "--json", "--", "touch", str(tmp_path / "ran"))
+    assert (said.code, shown(said)["status"], shown(said)["attempts"]) == (143, "queued", [])
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("step", ["launch:after:start", "launch:before:running", "launch:before:gate"])
 def test_a_host_killed_before_the_gate_opens_runs_nothing(
     file_told: Told, url: str, tmp_path: Path, marked: Marked, step: str

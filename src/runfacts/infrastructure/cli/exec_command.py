@@ -111,6 +111,7 @@ def command(
             )
             if interruption.happened.is_set():
                 output.say(f"run {run.run_id} was not started")
+                _show(invocation, ledger.run(run.run_id))
                 return interruption.exit_code
             interruption.tell(host.detach)
             try:
