@@ -157,6 +157,21 @@ def test_a_key_whose_run_has_not_ended_is_exit_code_4(file_told: Told, url: str)
     assert (said.code, shown(said)["run_id"], shown(said)["status"]) == (4, there.run_id, "created")
 
 
+def test_an_exec_that_is_interrupted_before_it_starts_anything_cancels_its_run(
+    file_told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Ledger.queue
+
+    def interrupted(ledger: Ledger, run_id: str, *, actor: Actor) -> object:
+        signal.raise_signal(signal.SIGTERM)
+        return queue(ledger, run_id, actor=actor)
+
+    monkeypatch.setattr(Ledger, "queue", interrupted)
+    said = file_told("exec", "--json", "--", "touch", str(tmp_path / "ran"))
+    assert (said.code, shown(said)["status"], shown(said)["attempts"]) == (143, "cancelled", [])
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("step", ["launch:after:start", "launch:before:running", "launch:before:gate"])
 def test_a_host_killed_before_the_gate_opens_runs_nothing(
     file_told: Told, url: str, tmp_path: Path, marked: Marked, step: str

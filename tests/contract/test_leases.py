@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,8 @@ def test_no_lease_is_shorter_or_longer_than_the_settings_bounds(ledger: Ledger) 
     run_id = queued(ledger)
     claim = claim_of(ledger, queued(ledger), lease_ms=600_000)
     with unchanged(ledger):
-        for lease_ms in (-5, 0, 1_999, 600_001):
+        wrong: list[Any] = [-5, 0, 1_999, 600_001, 5_000.5, True]
+        for lease_ms in wrong:
             with pytest.raises(InvalidValue, match="lease_ms"):
                 ledger.claim(run_id, actor=WORKER, executor_type="batch", lease_ms=lease_ms)
             with pytest.raises(InvalidValue, match="lease_ms"):

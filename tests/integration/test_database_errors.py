@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from sqlalchemy import bindparam, create_engine, insert, update
 
+from runfacts import Ledger, Recorded
 from runfacts.domain.errors import (
     DatabaseBusy,
     DatabaseCorrupt,
@@ -36,6 +37,7 @@ from runfacts.infrastructure.database.opening import migrate, open_database
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
 from runfacts.testing.postgres import PostgresServer
+from stages import ANA, created
 
 DEADLINE_S = 30
 PUT = Statement("put", insert(ledger_meta).values(key=bindparam("key"), value=bindparam("value")))
@@ -127,6 +129,27 @@ def test_a_transaction_that_read_before_others_wrote_is_unsuitable(file: Path, s
         with pytest.raises(UnsuitableConnection, match="BEGIN IMMEDIATE"), sqlite_ledger.joined(caller):
             pytest.fail("the connection was taken")
     engine.dispose()
+
+
+def test_a_file_that_was_replaced_or_removed_is_not_written_unseen(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Ledger.open(url) as ledger:
+        run_id = created(ledger)
+        with sqlite3.connect(tmp_path / "ledger.db") as copying:
+            copying.execute("VACUUM INTO ?", [str(tmp_path / "backup.db")])
+        later = created(ledger)
+        for suffix in ("", "-wal", "-shm"):
+            (tmp_path / f"ledger.db{suffix}").unlink()
+        with pytest.raises(DatabaseUnreachable, match="not there any more"):
+            ledger.run(run_id)
+        (tmp_path / "backup.db").rename(tmp_path / "ledger.db")
+        calls: list[Callable[[], object]] = [lambda: ledger.run(later), lambda: ledger.queue(run_id, actor=ANA)]
+        for call in calls:
+            with pytest.raises(DatabaseUnreachable, match="was replaced since the ledger was opened; open it again"):
+                call()
+        with Ledger.open(url) as again:
+            assert [item.run_id for item in again.runs().items] == [run_id]
+            assert isinstance(again.queue(run_id, actor=ANA), Recorded)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,13 @@ class Outcome:
         object.__setattr__(self, "kind", OutcomeKind(self.kind))
         if self.exit_code is not None and self.signal is not None:
             raise InvalidValue("outcome", "has an exit code and a signal; a process ends by one of them")
-        if self.exit_code is not None and not 0 <= self.exit_code <= _EXIT_CODE_MAX:
-            raise InvalidValue("exit code", f"is not between 0 and {_EXIT_CODE_MAX}")
-        if self.signal is not None and not 1 <= self.signal <= _SIGNAL_MAX:
-            raise InvalidValue("signal", f"is not between 1 and {_SIGNAL_MAX}")
+        for name, number, lowest, highest in (
+            ("exit code", self.exit_code, 0, _EXIT_CODE_MAX),
+            ("signal", self.signal, 1, _SIGNAL_MAX),
+        ):
+            # Neither 1.5 nor True: what is stored has one form (R3.1).
+            if number is not None and (type(number) is not int or not lowest <= number <= highest):
+                raise InvalidValue(name, f"is not a whole number between {lowest} and {highest}")
 
     @classmethod
     def succeeded(cls, *, exit_code: int | None = None) -> Outcome:

@@ -19,7 +19,7 @@ from process_bench import Bench
 from process_watch import kill, state_of, wait_until
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import Finished, LateCallback, Renewed, Repeated, StartRefused
-from runfacts.domain.errors import DatabaseUnreachable, InvalidValue, OutcomeUnknown
+from runfacts.domain.errors import Contended, DatabaseUnreachable, InvalidValue, OutcomeUnknown, RunfactsError
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
 from runfacts.infrastructure.processes.handle import ProcessHandle
@@ -484,8 +484,13 @@ def test_a_lease_that_was_late_is_renewed_before_the_gate(bench: Bench, ledger: 
     assert taken == [1]
 
 
+@pytest.mark.parametrize("error", [DatabaseUnreachable("it is gone"), Contended(RUN, 9)], ids=["away", "contended"])
 def test_a_database_that_is_away_for_a_while_stops_no_command(
-    bench: Bench, ledger: JournalLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench,
+    ledger: JournalLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: RunfactsError,
 ) -> None:
     os.mkfifo(bench.root / "fifo")
     calls: list[int] = []
@@ -493,7 +498,7 @@ def test_a_database_that_is_away_for_a_while_stops_no_command(
     def unreachable(_claim: object, *, lease_ms: int | None = None) -> Renewed:
         del lease_ms
         calls.append(1)
-        raise DatabaseUnreachable("it is gone")
+        raise error
 
     monkeypatch.setattr(ledger, "renew", unreachable)
     host = host_of(bench, ledger, lease_ms=600)

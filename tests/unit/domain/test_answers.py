@@ -66,7 +66,13 @@ def test_the_words_of_refusal_are_these() -> None:
     ]
 
 
-@pytest.mark.parametrize("wrong", [{"exit_code": -1}, {"exit_code": 1 << 32}, {"signal": 0}, {"signal": 65}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"exit_code": -1}, {"exit_code": 1 << 32}, {"exit_code": True}, {"exit_code": 1.0}),
+        *({"signal": 0}, {"signal": 65}, {"signal": True}, {"signal": 9.0}),
+    ],
+)
 def test_an_outcome_has_numbers_that_a_process_can_end_with(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInput):
         Outcome.failed(**wrong)  # type: ignore[arg-type]  # numbers only

@@ -115,15 +115,15 @@ class LedgerCore:
 
     def _lease_ms(self, lease_ms: int | None) -> int:
         """Check the length of an execution lease."""
-        return self._within("execution_lease_ms", lease_ms)
+        return self._within("execution_lease_ms", lease_ms, "lease_ms")
 
-    def _within(self, setting: str, value: int | None) -> int:
+    def _within(self, setting: str, value: int | None, name: str | None = None) -> int:
         """Give a setting, or a value in its place that must keep the setting's own bounds (R15, ``InvalidValue``)."""
         if value is None:
             return int(getattr(self._settings, setting))
         _, lowest, highest = Settings.bounds()[setting]
-        if not lowest <= value <= highest:
-            raise InvalidValue(setting, f"is not between {lowest} and {highest}")
+        if type(value) is not int or not lowest <= value <= highest:
+            raise InvalidValue(name or setting, f"is not a whole number between {lowest} and {highest}")
         return value
 
 

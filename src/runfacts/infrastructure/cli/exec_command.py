@@ -126,7 +126,10 @@ def command(
                 steps=ledger.database.steps,
             )
             if interruption.times:
+                # Nothing is there to stop yet: the request ends the Run (R6.3).
+                ledger.request_cancellation(run.run_id, actor=invocation.actor, reason=_reason(interruption))
                 output.say(f"run {run.run_id} was not started")
+                _show(invocation, ledger.run(run.run_id))
                 return interruption.exit_code
             with _looking_after(own, interruption):
                 _obey(interruption, own, host, run.run_id, invocation.actor)
@@ -168,13 +171,16 @@ def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str
         if interruption.times > 1:
             host.detach()
             return
-        name = "Ctrl-C" if interruption.signal is signal.SIGINT else "SIGTERM"
-        own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=f"{name} at the host")
+        own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=_reason(interruption))
         # Not by the stream, which this may have interrupted.
         with suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n".encode())
 
     interruption.tell(interrupted)
+
+
+def _reason(interruption: Interruption) -> str:
+    return f"{'Ctrl-C' if interruption.signal is signal.SIGINT else 'SIGTERM'} at the host"
 
 
 def _working_directory() -> str:

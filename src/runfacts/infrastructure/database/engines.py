@@ -124,8 +124,10 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         raise DatabaseUnreachable(
             f"SQLite is {sqlite3.sqlite_version}, the ledger needs {'.'.join(map(str, SQLITE_MINIMUM))}"
         )
+    path = sqlite_path(url)
+    opened: list[tuple[int, int]] = []
     engine = create_engine(
-        url.set(database=str(sqlite_path(url))),
+        url.set(database=str(path)),
         connect_args={"timeout": busy_timeout_ms / 1_000, "check_same_thread": False, "isolation_level": None},
         pool_size=_POOL_KEPT,
         max_overflow=_POOL_MOST - _POOL_KEPT,
@@ -139,6 +141,14 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={int(wal_limit_bytes)}")
         _use_wal(connection, busy_timeout_ms)
+        if not opened:
+            opened.append(_identity(path))
+
+    @event.listens_for(engine, "checkout")
+    def _same_file(_connection: sqlite3.Connection, _entry: ConnectionPoolEntry, _proxy: object) -> None:
+        # A connection goes on with the file that it opened, whatever lies there now: what it writes is lost.
+        if opened[0] != _identity(path):
+            raise DatabaseUnreachable(f"{path} was replaced since the ledger was opened; open it again")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -147,6 +157,15 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Give what one file has and no other (``DatabaseUnreachable`` where there is none)."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DatabaseUnreachable(f"{path} is not there any more: {error.strerror}") from None
+    return found.st_dev, found.st_ino
 
 
 def _use_wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:

@@ -34,7 +34,7 @@ from runfacts.domain.answers import (
     StartRefused,
     StopNotProven,
 )
-from runfacts.domain.errors import DatabaseError, OutcomeUnknown
+from runfacts.domain.errors import Contended, DatabaseError, OutcomeUnknown
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes import keeper
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
@@ -366,7 +366,7 @@ class LocalHost:
         outcome = Outcome.failed(error_code=code, error_summary=summary)
         try:
             answer = self._ledger.finish(claim, outcome, actor=actor, sequence=FINAL_SEQUENCE)
-        except DatabaseError as error:
+        except (Contended, DatabaseError) as error:
             _LOG.warning("attempt %s never ran, which could not be recorded: %s", claim.attempt_id, error)
             return NeverRan(claim.run_id, claim.attempt_id, code, summary, None)
         return NeverRan(claim.run_id, claim.attempt_id, code, summary, answer)

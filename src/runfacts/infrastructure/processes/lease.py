@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runfacts.domain.answers import AttemptClaim, RenewalRefused, Renewed
-from runfacts.domain.errors import DatabaseError
+from runfacts.domain.errors import Contended, DatabaseError
 from runfacts.infrastructure.processes.ports import HostLedger
 
 _LOG: Final = logging.getLogger("runfacts.host")
@@ -75,7 +75,7 @@ class HeldLease:
         asked_at_ms = boot_ms()
         try:
             answer = self._ledger.renew(self._claim, lease_ms=self._lease_ms)
-        except DatabaseError as error:
+        except (Contended, DatabaseError) as error:
             _LOG.warning("attempt %s: its lease is not renewed: %s", self._claim.attempt_id, error)
             return False
         match answer:
