@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from process_watch import Marked, marked_environment
+from process_watch import Marked, marked_environment, wait_until
 from runfacts import Actor, Ledger
 from told import COMMAND, Said, Told, apart, environment
 

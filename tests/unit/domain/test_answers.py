@@ -62,6 +62,7 @@ def test_the_words_of_refusal_are_these() -> None:
         "not_queued",
         "not_due",
         "ended",
+        "not_requested",
         "group_lives",
     ]
 
