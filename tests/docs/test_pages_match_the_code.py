@@ -14,6 +14,7 @@ from pages import ROOT, prose, rows, section
 from runfacts import Ledger, RunfactsError, Settings
 from runfacts.domain import answers
 from runfacts.domain.errors import Conflict, DatabaseError, InvalidInput, NotAllowed, NotFound
+from runfacts.domain.measures import MEASURES
 from runfacts.domain.texts import SECRET_PATTERNS
 
 API = ROOT / "docs" / "api.md"
@@ -99,6 +100,14 @@ def test_the_operations_guide_has_every_setting_with_its_default_and_bounds() ->
     assert {name: [_number(cell) for cell in cells] for name, cells in table.items()} == {
         name: list(bounds) for name, bounds in Settings.bounds().items()
     }
+
+
+def test_the_operations_guide_has_every_metric_with_its_kind_unit_and_labels() -> None:
+    table = [cells for cells in rows(section(OPERATIONS, "Metrics")) if cells[0].startswith("`runfacts.")]
+    assert sorted((*(cell.strip("`") for cell in cells[:3]), cells[3]) for cells in table) == sorted(
+        (measure.name, measure.kind, measure.unit, ", ".join(f"`{label}`" for label in measure.labels))
+        for measure in MEASURES
+    )
 
 
 def test_the_contract_says_which_settings_this_release_has() -> None:

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from process_bench import Bench
 from process_watch import wait_until
 from runfacts.domain.cancellation.controllers import StopResult
 from runfacts.domain.cancellation.results import DispatchResult
@@ -83,3 +84,18 @@ def test_a_group_that_hands_itself_over_from_child_to_child_is_never_said_to_hav
     finally:
         Pidfds().send(leaders, signal.SIGKILL, group=True)
         os.close(leaders)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("turn", range(5))
+def test_a_keeper_notices_a_group_that_hands_itself_over(bench: Bench, turn: int) -> None:
+    """R6.5: what its receipt says of the group decides whether a cancelled run may end."""
+    del turn
+    spec = bench.spec("python3", "-I", "-S", "-c", HANDS_OVER, str(bench.root / "storm"))
+    with bench.launcher.prepare(spec) as process:
+        assert process.open_gate()
+        try:
+            assert process.wait(60)
+            assert bench.receipt(spec.files, spec).group_left
+        finally:
+            Pidfds().send(process.leader_pidfd, signal.SIGKILL, group=True)

@@ -77,6 +77,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # Python ignores these for itself; a command expects the default.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _LOCK_TRIES_FOR_S = 2.0
+_LOOKS_MAX = 256
 _PUBLISH_TRIES_FOR_S = 600.0
 
 
@@ -336,26 +337,39 @@ def _gate_opens(alive: int, timeout_ms: int) -> bool:
 
 
 def _has_other_members(group: int) -> bool:
-    """Tell whether the group has another member that has not ended, or may have one."""
-    try:
-        return _sees_other_members(group)
-    except OSError:
-        return True
+    """Tell whether the group may have another member that has not ended; what never comes to rest counts as living.
 
-
-def _sees_other_members(group: int) -> bool:
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == group:
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        # One that looks like a zombie lives as long as it has a thread besides the first.
-        if fields and int(fields[2]) == group and (fields[0] not in {b"Z", b"X", b"x"} or int(fields[17]) > 1):
+    A scan can miss a group that hands itself over from parent to child: what got a number meanwhile is looked at, too.
+    """
+    since, numbers = _last_number(), range(0)
+    for _ in range(_LOOKS_MAX):
+        look_at = numbers or [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        if any(_lives_in(group, number) for number in look_at if number != group):
             return True
-    return False
+        latest = _last_number()
+        if latest == since:
+            return False
+        numbers, since = range(since + 1, latest + 1), latest
+    return True
+
+
+def _lives_in(group: int, number: int) -> bool:
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        fields = []
+    # A zombie that has a thread besides the first is none.
+    return bool(fields) and int(fields[2]) == group and (fields[0] not in {b"Z", b"X", b"x"} or int(fields[17]) > 1)
+
+
+def _last_number() -> int:
+    """The number that was given out last, to a process or thread; 0 where that cannot be known."""
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return int(file.read().split()[4])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _report(message: dict[str, Any]) -> None:
