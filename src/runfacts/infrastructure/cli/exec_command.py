@@ -168,7 +168,7 @@ def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str
     """Cancel the Run at the first interruption, leave it alone at the second (R10.5)."""
 
     def interrupted() -> None:
-        if interruption.times > 1:
+        if interruption.times > 1 or host.showing_the_rest:
             host.detach()
             return
         own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=_reason(interruption))

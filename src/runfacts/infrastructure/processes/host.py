@@ -165,6 +165,12 @@ class LocalHost:
         self._steps = steps
         self._completion = Completion(ledger, launcher.machine, steps=steps)
         self._detach = threading.Event()
+        self._showing_the_rest = False
+
+    @property
+    def showing_the_rest(self) -> bool:
+        """Whether a command's end is recorded and only its output is waited for, which ``detach`` ends at once."""
+        return self._showing_the_rest
 
     def detach(self) -> None:
         """Ask to go: commands that run are left alone, ``run`` answers ``Detached``. Safe in a signal handler."""
@@ -263,6 +269,7 @@ class LocalHost:
                 finally:
                     # After the end is recorded: whoever reads the output may be slow.
                     if tail is not None:
+                        self._showing_the_rest = True
                         tail.finish(self._detach)
         except BaseException:
             self._launcher.leave(process)
