@@ -64,7 +64,7 @@ class CombinedTransaction(Transaction):
                 raise OutcomeUnknown("the connection broke while the commit was under way") from error
             self._fail(error)
         self._steps.reached("sql:after:commit")
-        return [int(position) for position in row]
+        return [int(position) for position in row[: len(facts)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,9 @@ def _combined(changes: tuple[Statement, ...], facts: int) -> _Combined:
     for number in range(facts):
         branches.append(f"f{number} AS ({_APPENDED} FROM {before} RETURNING position)")
         before = f"f{number}"
-    # A fact is inserted where every branch before it hit its row: if the last one is there, all of them did.
-    positions = [f"(SELECT position FROM f{number})" for number in range(facts)]  # noqa: S608 - the same
+    # A fact is inserted where every branch before it hit its row: if the last one is there, all of them did. A claim
+    # records no fact (R1.5): there the branches themselves must all be.
+    positions = [f"(SELECT position FROM f{number})" for number in range(facts)] or [f"(SELECT 1 FROM {before})"]  # noqa: S608 - the same
     positions[-1] = f"coalesce({positions[-1]}, runfacts_lost_race())"
     return _Combined(
         f"WITH {', '.join(branches)} SELECT {', '.join(positions)}",
