@@ -53,7 +53,7 @@ def test_the_board_says_what_a_board_needs(ledger: Ledger, manual_clock: ManualC
     manual_clock.advance(5)
     claim = running(ledger, project="sales", task="monthly")
     assert ledger.runs() == Page(
-        (RunSummary(claim.run_id, "sales", "monthly", RunStatus.RUNNING, 7, EPOCH_MS + 5, None),), None
+        (RunSummary(claim.run_id, "sales", "monthly", RunStatus.RUNNING, 7, EPOCH_MS + 5, None, None),), None
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
 from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
 from runfacts.domain.retry import RetryPolicy
 
@@ -59,12 +60,26 @@ class AttemptView:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchView:
+    """Where the delivery of a Run's cancellation stands (R7.1). ``version`` is what ``rearm`` and ``abandon`` take."""
+
+    status: DispatchStatus
+    version: int
+    dispatch_count: int
+    """How often somebody claimed it."""
+    last_result: DispatchResult | None
+    next_attempt_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CancellationView:
-    """That a Run was asked to stop (R6.1)."""
+    """That a Run was asked to stop (R6.1), and how far that has come."""
 
     requested_at_ms: int
     kind: IntentKind
     reason: str | None
+    dispatch: DispatchView | None
+    """None where there was nothing to deliver, or nobody has claimed it yet and no row was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,9 @@ class RunSummary:
     version: int
     created_at_ms: int
     intent_at_ms: int | None
+    """When somebody asked it to stop."""
+    dispatch: DispatchStatus | None
+    """Where the delivery of that stands."""
 
 
 @dataclass(frozen=True, slots=True)

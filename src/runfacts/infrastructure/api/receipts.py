@@ -18,6 +18,7 @@ from runfacts.infrastructure.database.engines import sqlite_path
 from runfacts.infrastructure.tokens import new_id
 
 if TYPE_CHECKING:
+    from runfacts.domain.recovery.evidence import EvidenceProvider
     from runfacts.infrastructure.processes.collect import CollectedReceipts
     from runfacts.infrastructure.processes.machine import MachineIdentity
     from runfacts.infrastructure.processes.places import Places
@@ -42,6 +43,22 @@ class Receipts(AttemptCommands, Reports, Reads):
             actor=actor or Actor.worker(new_id()),
             steps=self._database.steps,
         )
+
+    def local_evidence(self) -> EvidenceProvider:
+        """Give who looks for this machine's own commands: for ``confirm_stopped`` (``UnsupportedPlatform``, R12.3)."""
+        machine = self.machine()
+        from runfacts.infrastructure.processes.keeper_evidence import KeeperEvidence
+        from runfacts.infrastructure.processes.local_evidence import LocalEvidence
+
+        return KeeperEvidence(
+            LocalEvidence(machine, now_ms=self._now_ms),
+            machine.scope,
+            lambda attempt_id: self.execution(attempt_id).receipt_path,
+        )
+
+    def _now_ms(self) -> int:
+        with self._database.reading() as reading:
+            return reading.now_ms()
 
     def machine(self) -> MachineIdentity:
         """Give the identity of this machine as its processes are known by it (``UnsupportedPlatform``; R8.2, R8.3)."""

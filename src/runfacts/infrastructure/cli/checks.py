@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from runfacts.domain.errors import DatabaseError, UnsupportedPlatform
+from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import Invocation
 from runfacts.infrastructure.database import opening, ownership, schema
 from runfacts.infrastructure.database.catalogue import count_unknown_types, server_version
@@ -29,6 +30,7 @@ from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.processes.places import RECEIPT_SUFFIX
 from runfacts.infrastructure.processes.proofs import proofs
 from runfacts.infrastructure.processes.receipts import QUARANTINED_SUFFIX
+from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_queue
 
 _MIB: Final = 1 << 20
 _CLOCKS_MAY_DIFFER_MS: Final = 5_000
@@ -89,6 +91,7 @@ def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check
         yield _clock_difference(database)
     yield _unknown_types(database)
     yield _receipts(Path(ledger.places().directory))
+    yield _cancellations(ledger)
 
 
 def _where(database: Database) -> str:
@@ -149,6 +152,19 @@ def _receipts(directory: Path) -> Check:
     aside = sum(name.endswith(QUARANTINED_SUFFIX) for name in names)
     detail = f"{waiting} wait to be recorded, {aside} could not be believed and were set aside, in {directory}"
     return Check("receipts", ok=not aside, detail=detail)
+
+
+def _cancellations(ledger: Ledger) -> Check:
+    with ledger.database.reading() as reading:
+        states = read_cancellation_queue(reading)
+    if not states:
+        return Check("cancellations", ok=True, detail="no run that was asked to stop is still under way")
+    runs = output.counted(sum(state.count for state in states.values()), "run")
+    oldest_s = max(state.oldest_age_ms for state in states.values()) // 1_000
+    detail = f"{runs} asked to stop and not ended, the oldest request {oldest_s} s ago"
+    if ledger.blocked(limit=1).items:
+        return Check("cancellations", ok=False, detail=f"{detail}; some wait for an operator: see `runfacts blocked`")
+    return Check("cancellations", ok=True, detail=detail)
 
 
 def _of_this_machine(invocation: Invocation) -> Iterator[Check]:

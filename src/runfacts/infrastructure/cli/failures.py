@@ -34,18 +34,38 @@ class WaitTimeout(errors.RunfactsError):
         super().__init__(f"run {run_id} has not ended in time; it is {status}")
 
 
+class ReasonRequired(click.UsageError):
+    """An operator's verb has no reason (R13.2)."""
+
+    def __init__(self) -> None:
+        """Say so."""
+        super().__init__("An operator's verb needs a reason: --because TEXT")
+
+
+class VersionRequired(click.UsageError):
+    """An operator's verb does not name the version that was looked at (R13.2)."""
+
+    def __init__(self, where: str) -> None:
+        """Say ``where`` the version stands."""
+        super().__init__(f"An operator's verb needs the version that you have seen: --version N, from {where}")
+
+
 CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
     {
         click.ClickException: ("usage", USAGE),
+        ReasonRequired: ("reason_required", USAGE),
+        VersionRequired: ("version_required", USAGE),
         errors.InvalidInput: ("usage", USAGE),
         errors.InvalidSetting: ("invalid_setting", USAGE),
         errors.NotFound: ("not_found", NOT_FOUND),
         errors.RunVersionConflict: ("version_conflict", CONFLICT),
+        errors.DispatchVersionConflict: ("version_conflict", CONFLICT),
         errors.IdempotencyConflict: ("idempotency_conflict", CONFLICT),
         errors.DedupeConflict: ("idempotency_conflict", CONFLICT),
         errors.Contended: ("busy", DATABASE),
         errors.IllegalTransition: ("illegal_transition", REFUSED),
         errors.NotAllowed: ("not_allowed", REFUSED),
+        errors.StillRunning: ("still_running", REFUSED),
         errors.LegacyRun: ("legacy_run", REFUSED),
         errors.UnsupportedPlatform: ("unsupported_platform", REFUSED),
         errors.DatabaseError: ("database_unreachable", DATABASE),

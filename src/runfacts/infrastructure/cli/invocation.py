@@ -62,6 +62,13 @@ class Invocation:
 
         return Actor.user(self.name or self.environment.get(ACTOR) or _login_name())
 
+    @property
+    def operator(self) -> Actor:
+        """Who this is, as an operator and by their own word (R13.3)."""
+        from runfacts.domain.actors import Actor
+
+        return Actor.operator(self.name or self.environment.get(ACTOR) or _login_name())
+
     @cached_property
     def settings(self) -> Settings:
         """The limits (``InvalidSetting``)."""

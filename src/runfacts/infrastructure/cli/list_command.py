@@ -6,6 +6,7 @@ import click
 
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.limits import Settings
+from runfacts.domain.views import RunSummary
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.shapes import summary_shape
@@ -31,8 +32,18 @@ def command(
         output.write_json({"items": [summary_shape(run) for run in page.items], "next": page.next})
         return
     output.table(
-        ("run", "project", "task", "status", "created"),
-        [(run.run_id, run.project, run.task, run.status.value, output.moment(run.created_at_ms)) for run in page.items],
+        ("run", "project", "task", "status", "stop", "created"),
+        [
+            (run.run_id, run.project, run.task, run.status.value, _stop(run), output.moment(run.created_at_ms))
+            for run in page.items
+        ],
     )
     if page.next is not None:
         output.say(f"There are more: --after {page.next}")
+
+
+def _stop(run: RunSummary) -> str | None:
+    """Say where the delivery of a cancellation stands, where somebody asked for one."""
+    if run.intent_at_ms is None:
+        return None
+    return "asked" if run.dispatch is None else run.dispatch.value

@@ -5,8 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from runfacts.domain.cancellation.operators import BlockedDispatch, UnprovenStop
 from runfacts.domain.facts import Fact
-from runfacts.domain.views import AttemptView, CancellationView, Difference, Head, RunSummary, RunView, VerifyReport
+from runfacts.domain.views import (
+    AttemptView,
+    CancellationView,
+    Difference,
+    DispatchView,
+    Head,
+    RunSummary,
+    RunView,
+    VerifyReport,
+)
 
 Shape = dict[str, Any]
 
@@ -21,7 +31,7 @@ def summary_shape(run: RunSummary) -> Shape:
         "version": run.version,
         "created_at_ms": run.created_at_ms,
         "intent_at_ms": run.intent_at_ms,
-        "dispatch": None,
+        "dispatch": None if run.dispatch is None else run.dispatch.value,
         "recovery": None,
     }
 
@@ -71,7 +81,29 @@ def _cancellation_shape(cancellation: CancellationView) -> Shape:
         "requested_at_ms": cancellation.requested_at_ms,
         "kind": cancellation.kind.value,
         "reason": cancellation.reason,
-        "dispatch": None,
+        "dispatch": None if cancellation.dispatch is None else _dispatch_shape(cancellation.dispatch),
+    }
+
+
+def _dispatch_shape(dispatch: DispatchView) -> Shape:
+    return {
+        "status": dispatch.status.value,
+        "version": dispatch.version,
+        "dispatch_count": dispatch.dispatch_count,
+        "last_result": None if dispatch.last_result is None else dispatch.last_result.value,
+        "next_attempt_at_ms": dispatch.next_attempt_at_ms,
+    }
+
+
+def queued_shape(item: BlockedDispatch | UnprovenStop) -> Shape:
+    """Something that an operator should look at."""
+    return {
+        "run_id": item.run_id,
+        "attempt_id": item.attempt_id,
+        "reason": item.reason,
+        "since_ms": item.since_ms,
+        "diagnosis": item.diagnosis,
+        "version": item.version,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runfacts.domain.ids import canonical_id
-from runfacts.domain.views import AttemptView, RunView
+from runfacts.domain.views import AttemptView, DispatchView, RunView
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.shapes import run_shape
@@ -68,4 +68,19 @@ def _fields(run: RunView) -> dict[str, output.Cell]:
     if run.cancellation is not None:
         fields["asked to stop"] = output.moment(run.cancellation.requested_at_ms)
         fields["why"] = run.cancellation.reason or run.cancellation.kind.value
+        if run.cancellation.dispatch is not None:
+            fields |= _delivery(run.cancellation.dispatch)
+    return fields
+
+
+def _delivery(dispatch: DispatchView) -> dict[str, output.Cell]:
+    fields: dict[str, output.Cell] = {
+        "delivery": dispatch.status.value,
+        "its version": dispatch.version,
+        "tries": dispatch.dispatch_count,
+    }
+    if dispatch.last_result is not None:
+        fields["last result"] = dispatch.last_result.value
+    if dispatch.next_attempt_at_ms is not None:
+        fields["next try"] = output.moment(dispatch.next_attempt_at_ms)
     return fields

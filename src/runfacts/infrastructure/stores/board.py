@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, or_, select
 
+from runfacts.domain.cancellation.results import DispatchStatus
 from runfacts.domain.errors import InvalidCursor, MalformedId
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.views import Page, RunSummary
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
 from runfacts.infrastructure.database.dialects import one_of
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import runs
@@ -38,6 +40,7 @@ _COLUMNS: Final = (
     runs.c.version,
     runs.c.created_at_ms,
     runs.c.intent_at_ms,
+    cancellation_dispatches.c.status,
 )
 
 
@@ -60,7 +63,7 @@ def read_board(
         parameters["after_ms"], parameters["after_id"] = _place(after)
     statement = _BOARDS[bool(statuses), project is not None, after is not None]
     rows = reading.rows(statement, parameters)
-    items = tuple(RunSummary(row[0], row[1], row[2], RunStatus(row[3]), row[4], row[5], row[6]) for row in rows[:limit])
+    items = tuple(_summary(row) for row in rows[:limit])
     more = len(rows) > limit
     return Page(items, _cursor(items[-1]) if more else None)
 
@@ -80,6 +83,7 @@ def _board(*, by_status: bool, by_project: bool, goes_on: bool) -> Select[tuple[
         )
     return (
         select(*_COLUMNS)
+        .join_from(runs, cancellation_dispatches, cancellation_dispatches.c.run_id == runs.c.run_id, isouter=True)
         .where(*conditions)
         .order_by(runs.c.created_at_ms.desc(), runs.c.run_id.desc())
         .limit(bindparam("limit"))
@@ -94,6 +98,19 @@ _BOARDS: Final = {
     for by_project in (False, True)
     for goes_on in (False, True)
 }
+
+
+def _summary(row: Sequence[Any]) -> RunSummary:
+    return RunSummary(
+        run_id=row[0],
+        project=row[1],
+        task=row[2],
+        status=RunStatus(row[3]),
+        version=row[4],
+        created_at_ms=row[5],
+        intent_at_ms=row[6],
+        dispatch=None if row[7] is None else DispatchStatus(row[7]),
+    )
 
 
 def _cursor(last: RunSummary) -> str:

@@ -10,11 +10,13 @@ from runfacts.domain.attempt import Attempt
 from runfacts.domain.history import History
 from runfacts.domain.leases import is_valid
 from runfacts.domain.limits import Settings
-from runfacts.domain.views import AttemptView, CancellationView, LeaseState, RunView
+from runfacts.domain.run import Intent
+from runfacts.domain.views import AttemptView, CancellationView, DispatchView, LeaseState, RunView
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions
 from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.stores.dispatches import read_dispatch
 
 SELECT_LEASES: Final = Statement(
     "select_leases",
@@ -53,8 +55,17 @@ def view_of(reading: Reading, history: History) -> RunView:
         attempts=tuple(
             _attempt_view(attempt, leases.get(attempt.id, (0, False))) for attempt in history.attempts.values()
         ),
-        cancellation=None if intent is None else CancellationView(intent.requested_at_ms, intent.kind, intent.reason),
+        cancellation=None if intent is None else _cancellation_view(reading, run.id, intent),
     )
+
+
+def _cancellation_view(reading: Reading, run_id: str, intent: Intent) -> CancellationView:
+    stored = read_dispatch(reading, run_id)
+    dispatch = None
+    if stored is not None:
+        row = stored.dispatch
+        dispatch = DispatchView(row.status, row.version, row.dispatch_count, row.last_result, row.next_attempt_at_ms)
+    return CancellationView(intent.requested_at_ms, intent.kind, intent.reason, dispatch)
 
 
 def _attempt_view(attempt: Attempt, lease: _Lease) -> AttemptView:

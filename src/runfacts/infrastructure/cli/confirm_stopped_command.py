@@ -1,0 +1,43 @@
+"""``runfacts confirm-stopped``: end a Run that was asked to stop, on an operator's word (R13.2)."""
+
+from __future__ import annotations
+
+import click
+
+from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.domain.ids import canonical_id
+from runfacts.domain.recovery.evidence import EvidenceProvider
+from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
+from runfacts.infrastructure.cli.verbs import verb, write_outcome
+from runfacts.infrastructure.ledger import Ledger
+
+
+@click.command("confirm-stopped", cls=EverywhereCommand)
+@verb("`runfacts unproven`, which is the run's")
+@click.option("--force", is_flag=True, help="Also where its process is seen to run; that is recorded.")
+@pass_invocation
+def command(invocation: Invocation, run_id: str, because: str, version: int, *, force: bool) -> None:
+    """End a run that was asked to stop, because you know that nothing of it is left.
+
+    Where it runs on this machine, its process is looked for first, and the verb refused while something of it lives.
+    Your name is recorded as you give it, with --as or by your login; nobody checks it.
+    """
+    run_id = canonical_id("run id", run_id)
+    with invocation.ledger() as ledger:
+        answer = ledger.confirm_stopped(
+            run_id,
+            actor=invocation.operator,
+            because=because,
+            version=version,
+            provider=_provider(ledger),
+            force=force,
+        )
+    write_outcome(invocation, run_id, "confirmed", answer.version, {"status": answer.status.value})
+
+
+def _provider(ledger: Ledger) -> EvidenceProvider | None:
+    """Give who can look for local processes; nobody where there are none."""
+    try:
+        return ledger.local_evidence()
+    except UnsupportedPlatform:
+        return None
