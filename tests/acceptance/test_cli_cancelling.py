@@ -1,7 +1,7 @@
 """
 Cancelling real commands: from elsewhere, at the host, by time; and supervisors that take over.
 
-R6, R8, R9, R10.4, R10.5.
+R6, R8, R8.8, R9, R10.4, R10.5.
 
 With the command in processes of its own; on every database where that makes a difference. Leases are short, deadlines
 generous.

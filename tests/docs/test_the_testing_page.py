@@ -1,4 +1,4 @@
-"""The page on testing names every step that a command or a launch reaches, and every part of the kit (R14.3)."""
+"""The page on testing names every step of commands, launches and stops, and every part of the kit (R14.3)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from every_command import ALONE, COMMANDS
 from pages import ROOT, section
 from runfacts import Ledger
-from runfacts.testing import clock, given_when_then, ledgers, plugin, steps
+from runfacts.testing import clock, controller_contract, evidence_contract, given_when_then, ledgers, plugin, steps
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.steps import RecordedSteps, listening
 from stages import running
 
 PAGE = ROOT / "docs" / "testing.md"
 DATABASE = section(PAGE, "The steps of the database")
-LAUNCH = section(PAGE, "The steps of a launch")
+PROCESSES = section(PAGE, "The steps of a launch") + section(PAGE, "The steps of a stop")
 REACHED = re.compile(r'reached\(\s*"([a-z:-]+)"')
 
 
@@ -44,13 +44,16 @@ def test_every_step_of_every_command_is_on_the_page(ledger: Ledger, ledger_facto
     assert {f"sql:{when}:commit" for when in ("before", "after")} <= named(DATABASE)
 
 
-def test_every_step_of_a_launch_is_on_the_page_and_no_other() -> None:
+def test_every_step_of_a_launch_and_of_a_stop_is_on_the_page_and_no_other() -> None:
     sources = (ROOT / "src" / "runfacts" / "infrastructure" / "processes").glob("*.py")
     reached = {name for source in sources for name in REACHED.findall(source.read_text())}
-    assert {name for name in named(LAUNCH) if name.count(":") == 2} == reached
+    assert {name for name in named(PROCESSES) if name.count(":") == 2} == reached
 
 
-@pytest.mark.parametrize("module", [clock, given_when_then, ledgers, steps], ids=lambda module: module.__name__)
+MODULES = [clock, controller_contract, evidence_contract, given_when_then, ledgers, steps]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_class_and_function_of_the_kit_is_documented(module: object) -> None:
     public = [
         thing

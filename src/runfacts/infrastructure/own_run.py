@@ -90,7 +90,7 @@ class OwnRuns:
         )
 
     def start(self) -> None:
-        """Begin to look after them (``StillRunning``)."""
+        """Begin to look after them (``AlreadyStarted``)."""
         self._runner.start()
 
     def stop(self, drain_ms: int | None = None) -> bool:
