@@ -43,7 +43,7 @@ CREATE TABLE cancellation_dispatches (
     CONSTRAINT ck_cancellation_dispatches_lease_held CHECK (status IN ('leased') AND lease_owner IS NOT NULL OR (status NOT IN ('leased')) AND lease_owner IS NULL),
     CONSTRAINT ck_cancellation_dispatches_lease_token CHECK (status IN ('leased') AND lease_token_digest IS NOT NULL OR (status NOT IN ('leased')) AND lease_token_digest IS NULL),
     CONSTRAINT ck_cancellation_dispatches_lease_expiry CHECK (status IN ('leased') AND lease_expires_at_ms IS NOT NULL OR (status NOT IN ('leased')) AND lease_expires_at_ms IS NULL),
-    CONSTRAINT ck_cancellation_dispatches_lease_count CHECK (dispatch_count >= 1 OR status IN ('blocked', 'pending')),
+    CONSTRAINT ck_cancellation_dispatches_lease_count CHECK (dispatch_count >= 1 OR status IN ('blocked', 'pending', 'retry_wait')),
     CONSTRAINT ck_cancellation_dispatches_next_attempt CHECK (status IN ('retry_wait') AND next_attempt_at_ms IS NOT NULL OR (status NOT IN ('retry_wait')) AND next_attempt_at_ms IS NULL),
     CONSTRAINT ck_cancellation_dispatches_due CHECK (due_at_ms IS NULL OR status IN ('leased', 'pending', 'retry_wait')),
     CONSTRAINT ck_cancellation_dispatches_result CHECK (status IN ('dispatched') AND last_result IS NOT NULL AND last_result IN ('already_exited', 'termination_requested') OR status IN ('blocked') AND last_result IS NOT NULL AND last_result IN ('abandoned', 'group_survivors', 'identity_mismatch', 'invalid', 'limit', 'not_permitted', 'pid_mismatch', 'scope_mismatch', 'unsupported') OR status IN ('retry_wait') AND last_result IS NOT NULL OR status IN ('leased', 'pending')),
