@@ -113,7 +113,6 @@ at_least(
     "lease_expires_boot_ms",
     "last_dispatched_at_ms",
     "created_at_ms",
-    "updated_at_ms",
 )
 check(
     cancellation_dispatches,

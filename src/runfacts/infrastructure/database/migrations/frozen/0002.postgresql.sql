@@ -36,7 +36,6 @@ CREATE TABLE cancellation_dispatches (
     CONSTRAINT ck_cancellation_dispatches_lease_expires_boot_ms CHECK (lease_expires_boot_ms IS NULL OR lease_expires_boot_ms >= 0),
     CONSTRAINT ck_cancellation_dispatches_last_dispatched_at_ms CHECK (last_dispatched_at_ms IS NULL OR last_dispatched_at_ms >= 0),
     CONSTRAINT ck_cancellation_dispatches_created_at_ms CHECK (created_at_ms >= 0),
-    CONSTRAINT ck_cancellation_dispatches_updated_at_ms CHECK (updated_at_ms >= 0),
     CONSTRAINT ck_cancellation_dispatches_scope CHECK (scope IS NOT NULL AND length(scope) <= 256),
     CONSTRAINT ck_cancellation_dispatches_status CHECK (status IN ('blocked', 'dispatched', 'leased', 'pending', 'retry_wait')),
     CONSTRAINT ck_cancellation_dispatches_last_result CHECK (last_result IS NULL OR last_result IN ('abandoned', 'already_exited', 'controller_missing', 'dispatch_error', 'group_survivors', 'handle_missing', 'identity_mismatch', 'invalid', 'limit', 'not_permitted', 'pid_mismatch', 'scope_mismatch', 'termination_requested', 'unsupported')),
