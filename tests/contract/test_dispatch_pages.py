@@ -271,7 +271,7 @@ def _ranges(ledger: Ledger, parameters: dict[str, Any]) -> set[tuple[str, ...]]:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled.text}", bound).all()
             lines = [row[3] for row in plan]
             own = [line for line in lines if "cancellation_dispatches" in line]
-            assert not [line for line in lines if line.startswith(("SCAN cancellation", "SCAN runs"))]
+            assert not [line for line in lines if line.startswith(("SCAN d", "SCAN r"))]
             assert any("(due_at_ms,run_id)>(?,?) AND due_at_ms<?" in line for line in own), own
             return {(line.split(" INDEX ")[1].split()[0], *(name for name in columns if name in line)) for line in own}
         connection.execute(text("ANALYZE"))

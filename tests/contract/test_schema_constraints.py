@@ -1,4 +1,7 @@
-"""The database refuses what the rules forbid, whoever writes (R1, R2.8, R2.12, R3.1, R3.3, R3.5, R3.6, R5.2, R8.2)."""
+"""The database refuses what the rules forbid, whoever writes.
+
+R1, R2.8, R2.12, R3.1, R3.3, R3.5, R3.6, R5.2, R7.1, R8.2.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import CheckConstraint, Table, bindparam, insert
 
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.opening import open_database
@@ -101,6 +105,49 @@ ATTEMPT_ROW: Row = {
     "running_at_ms": None,
     "finished_at_ms": None,
 }
+
+DISPATCH: Row = {
+    "run_id": RUN,
+    "attempt_id": ATTEMPT,
+    "executor_type": "local",
+    "scope": "",
+    "status": "leased",
+    "version": 1,
+    "dispatch_count": 1,
+    "tries_since_rearm": 1,
+    "next_attempt_at_ms": None,
+    "due_at_ms": 31_000,
+    "lease_owner": "worker-1",
+    "lease_token_digest": DIGEST,
+    "lease_expires_at_ms": 31_000,
+    "last_result": None,
+    "last_dispatched_at_ms": None,
+    "created_at_ms": 1_000,
+    "updated_at_ms": 1_000,
+}
+NO_LEASE: Row = dict.fromkeys(
+    ("lease_owner", "lease_token_digest", "lease_expires_at_ms", "lease_boot_id", "lease_expires_boot_ms")
+)
+PENDING: Row = NO_LEASE | {
+    "status": "pending",
+    "version": 0,
+    "dispatch_count": 0,
+    "tries_since_rearm": 0,
+    "due_at_ms": 1_000,
+}
+WAITING: Row = NO_LEASE | {
+    "status": "retry_wait",
+    "next_attempt_at_ms": 2_000,
+    "due_at_ms": 2_000,
+    "last_result": "dispatch_error",
+}
+DISPATCHED: Row = NO_LEASE | {
+    "status": "dispatched",
+    "due_at_ms": None,
+    "last_result": "already_exited",
+    "last_dispatched_at_ms": 2_000,
+}
+BLOCKED: Row = NO_LEASE | {"status": "blocked", "due_at_ms": None, "last_result": "identity_mismatch"}
 
 # What is refused, and by which constraint; several changes of one row each.
 REFUSED: dict[str, tuple[Table, dict[str, list[Row]]]] = {
@@ -206,6 +253,51 @@ REFUSED: dict[str, tuple[Table, dict[str, list[Row]]]] = {
             ],
         },
     ),
+    "cancellation_dispatches": (
+        cancellation_dispatches,
+        {
+            "run_id": [PENDING | {"run_id": "x" * 35}],
+            "attempt_id": [{"attempt_id": ""}, {"attempt_id": "x" * 37}],
+            "lease_token_digest": [{"lease_token_digest": ""}, {"lease_token_digest": "rft_token"}],
+            "executor_type": [{"executor_type": ""}, {"executor_type": "e" * 201}],
+            "lease_owner": [{"lease_owner": ""}, {"lease_owner": "w" * 201}],
+            "scope": [{"scope": "s" * 257}],
+            "version": [{"version": -1}],
+            "dispatch_count": [PENDING | {"dispatch_count": -1, "tries_since_rearm": -1}],
+            "tries_since_rearm": [{"tries_since_rearm": -1}],
+            "next_attempt_at_ms": [WAITING | {"next_attempt_at_ms": -1}],
+            "due_at_ms": [{"due_at_ms": -1}],
+            "lease_expires_at_ms": [{"lease_expires_at_ms": -1}],
+            "last_dispatched_at_ms": [DISPATCHED | {"last_dispatched_at_ms": -1}],
+            "created_at_ms": [{"created_at_ms": -1}],
+            "last_result": [{"last_result": "fine"}, {"last_result": ""}],
+            "lease_held": [
+                {"lease_owner": None},
+                PENDING | {"lease_owner": "worker-1"},
+                BLOCKED | {"lease_owner": "worker-1"},
+            ],
+            "lease_token": [{"lease_token_digest": None}, WAITING | {"lease_token_digest": DIGEST}],
+            "lease_expiry": [{"lease_expires_at_ms": None}, DISPATCHED | {"lease_expires_at_ms": 5}],
+            "lease_count": [
+                {"dispatch_count": 0, "tries_since_rearm": 0},
+                DISPATCHED | {"dispatch_count": 0, "tries_since_rearm": 0, "last_dispatched_at_ms": None},
+            ],
+            "next_attempt": [WAITING | {"next_attempt_at_ms": None}, {"next_attempt_at_ms": 5}],
+            "due": [DISPATCHED | {"due_at_ms": 5}, BLOCKED | {"due_at_ms": 5}],
+            "result": [
+                DISPATCHED | {"last_result": None},
+                DISPATCHED | {"last_result": "identity_mismatch"},
+                DISPATCHED | {"last_result": "dispatch_error"},
+                BLOCKED | {"last_result": None},
+                BLOCKED | {"last_result": "already_exited"},
+                BLOCKED | {"last_result": "handle_missing"},
+                WAITING | {"last_result": None},
+            ],
+            "dispatched": [PENDING | {"last_dispatched_at_ms": 5}],
+            "counts": [{"tries_since_rearm": 2}],
+            "updated": [{"updated_at_ms": 999}],
+        },
+    ),
     "ledger_meta": (
         ledger_meta,
         {"key": [{"key": ""}, {"key": "k" * 201}], "value": [{"value": ""}, {"value": "v" * 257}]},
@@ -223,6 +315,18 @@ REFUSED_BY_SQLITE: dict[str, dict[str, list[Row]]] = {
             {"lease_boot_id": None, "lease_expires_boot_ms": None},
         ],
     },
+    "cancellation_dispatches": {
+        # PostgreSQL goes by name, and an unknown status has no shape that ``result`` knows.
+        "status": [PENDING | {"status": "sleeping", "dispatch_count": 1, "due_at_ms": None}],
+        "lease_boot_id": [{"lease_boot_id": "x"}],
+        "lease_expires_boot_ms": [{"lease_expires_boot_ms": -1}],
+        "boot_lease": [
+            {"lease_boot_id": None},
+            {"lease_expires_boot_ms": None},
+            PENDING | {"lease_boot_id": BOOT},
+            WAITING | {"lease_expires_boot_ms": 5},
+        ],
+    },
 }
 REFUSED_BY_POSTGRESQL: dict[str, dict[str, list[Row]]] = {
     "executions": {
@@ -230,6 +334,9 @@ REFUSED_BY_POSTGRESQL: dict[str, dict[str, list[Row]]] = {
             {"lease_boot_id": BOOT, "lease_expires_boot_ms": 1},
             {"lease_expires_boot_ms": 1},
         ],
+    },
+    "cancellation_dispatches": {
+        "no_boot_lease": [{"lease_boot_id": BOOT, "lease_expires_boot_ms": 1}, {"lease_expires_boot_ms": 1}],
     },
 }
 
@@ -258,6 +365,7 @@ def base(database: Database, table: Table) -> Row:
         "runs": RUN_ROW,
         "executions": EXECUTION | BOOT_LEASE[database.dialect],
         "attempts": ATTEMPT_ROW,
+        "cancellation_dispatches": DISPATCH | BOOT_LEASE[database.dialect],
         "ledger_meta": {"key": "colour", "value": "blue"},
     }
     return rows[table.name]
@@ -265,7 +373,7 @@ def base(database: Database, table: Table) -> Row:
 
 def parents(database: Database, table: Table) -> list[tuple[Table, Row]]:
     """The rows that a row of ``table`` must refer to."""
-    if table is executions:
+    if table in {executions, cancellation_dispatches}:
         return [(runs, RUN_ROW)]
     if table is attempts:
         return [(runs, RUN_ROW), (executions, base(database, executions))]
@@ -388,3 +496,37 @@ def test_an_attempt_without_an_execution_is_refused_when_its_transaction_ends(da
 def test_an_attempt_of_no_run_is_refused(database: Database) -> None:
     with pytest.raises(database.driver_error, match=r"(?i)foreign key"):
         put(database, (executions, base(database, executions)))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        PENDING,
+        WAITING,
+        DISPATCHED,
+        BLOCKED,
+        # Rows of ended Runs keep their status and are due no more (R7.6).
+        {"due_at_ms": None},
+        PENDING | {"due_at_ms": None},
+        WAITING | {"due_at_ms": None},
+        # Abandoned before anybody claimed it, and rearmed since (R13.2).
+        BLOCKED | {"last_result": "abandoned", "dispatch_count": 0, "tries_since_rearm": 0},
+        WAITING | {"last_result": "abandoned", "dispatch_count": 0, "tries_since_rearm": 0},
+        # The budget begins anew, the count goes on.
+        WAITING | {"dispatch_count": 9, "tries_since_rearm": 0},
+        {"scope": "s" * 256, "executor_type": "e" * 200, "lease_owner": "w" * 200},
+    ],
+)
+def test_every_shape_of_a_dispatch_that_the_rules_know_is_taken(database: Database, shape: Row) -> None:
+    row = base(database, cancellation_dispatches) | shape
+    assert answer(database, cancellation_dispatches, row) == "taken"
+
+
+def test_a_run_has_one_dispatch_and_only_a_run_has_one(database: Database) -> None:
+    row = base(database, cancellation_dispatches)
+    with pytest.raises(database.driver_error, match=r"(?i)foreign key"):
+        put(database, (cancellation_dispatches, row))
+    put(database, (runs, RUN_ROW), (cancellation_dispatches, row))
+    with pytest.raises((database.driver_error, LostRace)):
+        put(database, (cancellation_dispatches, row))

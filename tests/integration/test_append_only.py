@@ -99,6 +99,8 @@ def test_the_products_role_reads_and_appends_facts_and_nothing_else(app_url: str
         "TRUNCATE runs",
         "DELETE FROM attempts",
         "DELETE FROM executions",
+        "DELETE FROM cancellation_dispatches",
+        "TRUNCATE cancellation_dispatches",
         "UPDATE ledger_meta SET value = 'x'",
         "UPDATE runfacts_schema SET version_num = 'x'",
         "SELECT nextval('facts_position_seq')",
@@ -106,7 +108,7 @@ def test_the_products_role_reads_and_appends_facts_and_nothing_else(app_url: str
     ):
         with pytest.raises((DatabaseReadOnly, psycopg.errors.InsufficientPrivilege)):
             attempt(database, statement)
-    for table in ("runs", "attempts", "executions"):
+    for table in ("runs", "attempts", "executions", "cancellation_dispatches"):
         attempt(database, f"UPDATE {table} SET run_id = run_id")
     with database.reading() as reading:
         assert reading.rows(Statement("positions", {"postgresql": "SELECT position FROM facts"})) == [(1,)]

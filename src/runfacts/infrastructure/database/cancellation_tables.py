@@ -113,7 +113,6 @@ at_least(
     "lease_expires_boot_ms",
     "last_dispatched_at_ms",
     "created_at_ms",
-    "updated_at_ms",
 )
 check(
     cancellation_dispatches,
@@ -124,7 +123,11 @@ check(
     lease_held=exactly_when(IS_LEASED, _c.lease_owner),
     lease_token=exactly_when(IS_LEASED, _c.lease_token_digest),
     lease_expiry=exactly_when(IS_LEASED, _c.lease_expires_at_ms),
-    lease_count=or_(_c.dispatch_count >= 1, among(_c.status, [DispatchStatus.PENDING, DispatchStatus.BLOCKED])),
+    # One that was abandoned before anybody claimed it may have been rearmed since (R13.2).
+    lease_count=or_(
+        _c.dispatch_count >= 1,
+        among(_c.status, [DispatchStatus.PENDING, DispatchStatus.BLOCKED, DispatchStatus.RETRY_WAIT]),
+    ),
     next_attempt=exactly_when(among(_c.status, [DispatchStatus.RETRY_WAIT]), _c.next_attempt_at_ms),
     # Finished rows are never looked at again; a row of an ended Run neither, whatever its status (R7.6).
     due=or_(_c.due_at_ms.is_(None), among(_c.status, sorted(set(DispatchStatus) - FINISHED_DISPATCH))),

@@ -40,8 +40,10 @@ SELECT_BLOCKED: Final = Statement(
 SELECT_UNSERVED: Final = Statement(
     "select_unserved",
     select(*_DISPATCH, table.c.due_at_ms)
+    .join_from(table, runs, runs.c.run_id == table.c.run_id)
     .where(
         IS_DUE_SOMETIME,
+        runs.c.finished_at_ms.is_(None),
         table.c.due_at_ms <= bindparam("before_ms"),
         or_(
             table.c.due_at_ms > bindparam("after_ms"),
