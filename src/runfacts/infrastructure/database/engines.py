@@ -188,7 +188,8 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
 
 def _postgresql_engine(url: URL, busy_timeout_ms: int) -> Engine:
     try:
-        import psycopg  # noqa: F401 - only to see whether it is there
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import make_conninfo
     except ImportError:
         raise DatabaseUnreachable("PostgreSQL needs a driver: install runfacts[postgres]") from None
     arguments: dict[str, Any] = {"application_name": APPLICATION_NAME, "connect_timeout": CONNECT_TIMEOUT_S}
@@ -200,6 +201,10 @@ def _postgresql_engine(url: URL, busy_timeout_ms: int) -> Engine:
         pool_timeout=max(1.0, busy_timeout_ms / 1_000),
         pool_use_lifo=True,
     )
+    try:
+        make_conninfo(**dict.fromkeys(url.query, "1"))
+    except ProgrammingError as error:
+        raise MalformedUrl(str(error)) from None
 
     @event.listens_for(engine, "connect", insert=True)
     def _settings(connection: Any, _entry: ConnectionPoolEntry) -> None:  # noqa: ANN401 - psycopg is optional
