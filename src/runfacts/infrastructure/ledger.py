@@ -66,9 +66,9 @@ class Ledger(RunCommands, Receipts, Feed):
         return cls(database, settings, machine_id)
 
     def close(self) -> None:
-        """Close every connection and end who follows. A closed ledger cannot be used; closing again does nothing."""
+        """Close every connection and end who follows. What is asked of it afterwards is ``DatabaseUnreachable``."""
         self._ordered.close()
-        self._database.close()
+        self._database.close_for_good()
 
     def __enter__(self) -> Self:
         return self
