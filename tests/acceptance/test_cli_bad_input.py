@@ -78,7 +78,7 @@ def test_a_malformed_id_is_a_usage_error(file: Path, told: Told, command: str, r
 @pytest.mark.parametrize(
     "url",
     [
-        *("nonsense", "mysql://here/there", "sqlite:///:memory:", "sqlite://"),
+        *("", "nonsense", "mysql://here/there", "sqlite:///:memory:", "sqlite://"),
         *("postgresql://ana:secret@here:there/ledger", "postgresql://ana@here/ledger?pass=secret"),
     ],
 )

@@ -126,6 +126,8 @@ _SECRET_WORDS = (
     "credentials in URLs",
     "authorization headers",
     "bearer tokens",
+    "an option such as `--password`",
+    "cookie headers",
     "`password=`",
 )
 
