@@ -77,7 +77,10 @@ def test_a_malformed_id_is_a_usage_error(file: Path, told: Told, command: str, r
 
 @pytest.mark.parametrize(
     "url",
-    ["nonsense", "mysql://here/there", "sqlite:///:memory:", "sqlite://", "postgresql://ana:secret@here:there/ledger"],
+    [
+        *("", "nonsense", "mysql://here/there", "sqlite:///:memory:", "sqlite://"),
+        *("postgresql://ana:secret@here:there/ledger", "postgresql://ana@here/ledger?pass=secret"),
+    ],
 )
 def test_a_url_that_cannot_be_understood_is_a_usage_error(told: Told, tmp_path: Path, url: str) -> None:
     for command in (["list"], ["verify"], ["doctor"], ["migrate"], ["migrate", "--check"]):

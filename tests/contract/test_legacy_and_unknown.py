@@ -30,6 +30,7 @@ from runfacts.domain.payloads import (
     RunQueued,
     RunRunning,
 )
+from runfacts.infrastructure.database.catalogue import count_unknown_types
 from runfacts.testing.given_when_then import given_in
 from stages import ANA, WORKER, claimed, created, queued, running, unchanged
 
@@ -131,3 +132,14 @@ def test_an_idempotency_key_still_finds_a_run_with_unknown_facts(ledger: Ledger)
     answer = ledger.create(actor=ANA, task="report", idempotency_key="k")
     assert isinstance(answer, AlreadyCreated)
     assert answer.run.run_id == run_id
+
+
+def test_the_catalogue_counts_unknown_types_and_later_versions_of_known_ones(ledger: Ledger) -> None:
+    run_id = created(ledger)
+    with ledger.database.reading() as reading:
+        assert count_unknown_types(reading) == {}
+    later_release.append(ledger, run_id, "run.teleported", "{}")
+    later_release.append(ledger, run_id, "run.queued", "{}", version=2)
+    later_release.append(ledger, run_id, "run.queued", "{}", version=3)
+    with ledger.database.reading() as reading:
+        assert count_unknown_types(reading) == {"run.teleported": 1, "run.queued": 2}

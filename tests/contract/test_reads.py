@@ -171,6 +171,7 @@ def test_the_audit_trail_filters(ledger: Ledger, manual_clock: ManualClock) -> N
     assert found(actor_id="nobody") == []
     assert found(types=["run.queued", "attempt.running"]) == [2, 6, 11]
     assert found(types=["run.of_a_later_release"]) == []
+    assert found(types="run.queued") == [2, 11]
     assert found(project="sales") == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert found(project="default", types=["run.queued"]) == [11]
     assert found(since_ms=EPOCH_MS + 10) == [8, 9, 10, 11]

@@ -127,3 +127,17 @@ def test_closing_the_database_ends_its_subscriptions(recorders: Recorders) -> No
     recorder._database.close()
     subscriber.join(DEADLINE_S)
     assert not subscriber.is_alive()
+
+
+def test_a_subscription_that_reads_while_its_database_is_closed_ends(
+    recorders: Recorders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = recorders()
+    read_after = recorder.read_after
+
+    def closed_before_it_reads(*asked: Any) -> object:  # noqa: ANN401 - as the recorder is asked
+        recorder._database.close_for_good()
+        return read_after(*asked)
+
+    monkeypatch.setattr(recorder, "read_after", closed_before_it_reads)
+    assert list(recorder.subscribe()) == []

@@ -135,6 +135,8 @@ _SECRET_WORDS = (
     "credentials in URLs",
     "authorization headers",
     "bearer tokens",
+    "an option such as `--password`",
+    "cookie headers",
     "`password=`",
 )
 

@@ -153,6 +153,16 @@ def test_a_ledger_that_is_not_to_be_created_is_not(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_file_is_no_ledger_where_none_is_to_be_created(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.touch()
+    with pytest.raises(DatabaseUnreachable, match="only an empty file"):
+        open_database(f"sqlite:///{path}", create=False)
+    assert path.stat().st_size == 0
+    open_database(f"sqlite:///{path}").close()
+    open_database(f"sqlite:///{path}", create=False).close()
+
+
 def test_a_sqlite_ledger_loads_neither_the_postgresql_driver_nor_alembic(tmp_path: Path) -> None:
     program = (
         "import sys; from runfacts.infrastructure.database.opening import open_database;"

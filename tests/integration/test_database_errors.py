@@ -131,6 +131,22 @@ def test_a_transaction_that_read_before_others_wrote_is_unsuitable(file: Path, s
     engine.dispose()
 
 
+def test_a_file_that_was_removed_is_not_made_anew_by_a_ledger_that_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        created(ledger)
+        kept = path.read_bytes()
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(f"ledger.db{suffix}").unlink()
+        for _ in range(2):
+            with pytest.raises(DatabaseUnreachable, match="not there any more"):
+                created(ledger)
+        assert list(tmp_path.iterdir()) == []
+        path.write_bytes(kept)
+        with pytest.raises(DatabaseUnreachable, match="open it again"):
+            created(ledger)
+
+
 def test_a_file_that_was_replaced_or_removed_is_not_written_unseen(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     with Ledger.open(url) as ledger:

@@ -66,10 +66,18 @@ SECRET_PATTERNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ),
     ("bearer token", re.compile(_EDGE + r"(?i:bearer)\s{1,4}[A-Za-z0-9._~+/=-]{8,}")),
     (
+        "value of a secret's option",
+        re.compile(
+            r"--(?i:passw(?:or)?d|passphrase|secret|token|api-?key|access-?key|private-?key)\s{1,4}"
+            r"(?:\"(?:[^\"\\\n]|\\.)+\"?|'[^'\n]+'?|[^\s'\"-][^\s'\"]*)"
+        ),
+    ),
+    ("cookie header", re.compile(r"\b(?i:set-cookie|cookie)\s{0,4}:\s{0,4}[^\n]+")),
+    (
         "value of a secret's name",
         re.compile(
             r"(?i:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
-            r"['\"]?\s{0,4}(?:=|:)\s{0,4}(?:\"[^\"\n]+\"?|'[^'\n]+'?|[^\s'\",;&]+)"
+            r"['\"]?\s{0,4}(?:=|:)\s{0,4}(?:\"(?:[^\"\\\n]|\\.)+\"?|'(?:[^'\\\n]|\\.)+'?|[^\s'\",;&]+)"
         ),
     ),
 )

@@ -126,13 +126,13 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
     def close(self) -> None:
         """Stop who supervises, end who follows and close every connection.
 
-        A closed ledger cannot be used; closing again does nothing.
+        What is asked of it afterwards is ``DatabaseUnreachable``; closing again does nothing.
         """
         for supervision in tuple(self._supervisions):
             supervision.stop()
         self._end_watch()
         self._ordered.close()
-        self._database.close()
+        self._database.close_for_good()
 
     def _cancellation_queue(self) -> Mapping[str, QueueState]:
         with self._database.reading() as reading:

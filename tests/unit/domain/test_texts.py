@@ -41,6 +41,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "credentials in a URL": ("postgresql://ana:pw@db/app", "postgresql://db:5432/app"),
     "authorization header": ("Authorization: Basic YW5hOnB3", "authorization failed for ana"),
     "bearer token": ("sent bearer abcdefgh12", "the bearer arrived"),
+    "value of a secret's option": ("--password hunter2", "--token-file x"),
+    "cookie header": ("Set-Cookie: session=abc; Path=/", "a cookie for ana"),
     "value of a secret's name": ("PASSWORD=hunter2", "the password was wrong"),
 }
 
@@ -71,6 +73,9 @@ def test_each_pattern_takes_its_secret_and_leaves_what_only_looks_like_it(name: 
         ('{"authorization": "token 123"}', '{"[redacted]"}'),
         ("password=hunter2&user=ana", "[redacted]&user=ana"),
         ("api_key: abc, next", "[redacted], next"),
+        ('{"password": "a\\"b c"}', '{"[redacted]}'),
+        ("run --api-key 'a b' --verbose", "run [redacted] --verbose"),
+        ("run --token --verbose", "run --token --verbose"),
         ("DB_PASSWORD='two words' rest", "DB_[redacted] rest"),
         ('{"client_secret":"a b","x":1}', '{"client_[redacted],"x":1}'),
         ("MY_TOKEN=x", "MY_[redacted]"),

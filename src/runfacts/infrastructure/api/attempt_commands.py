@@ -156,8 +156,8 @@ class AttemptCommands(LedgerCore):
         with, becomes the Attempt's deadline (R10.4). The paths, of the executor's logs and completion receipt, are
         kept beside the lease, never in facts.
         """
-        if timeout_ms is not None and not 0 < timeout_ms <= _TIMEOUT_MAX_MS:
-            raise InvalidValue("timeout_ms", f"is not between 1 and {_TIMEOUT_MAX_MS}")
+        if timeout_ms is not None and (type(timeout_ms) is not int or not 0 < timeout_ms <= _TIMEOUT_MAX_MS):
+            raise InvalidValue("timeout_ms", f"is not a whole number between 1 and {_TIMEOUT_MAX_MS}")
         for name, path in (("log_path", log_path), ("receipt_path", receipt_path)):
             if path is not None:
                 plain(name, path, _PATH_MAX)

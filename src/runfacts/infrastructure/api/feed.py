@@ -11,6 +11,7 @@ from collections import deque
 from types import TracebackType
 from typing import Self
 
+from runfacts.domain.errors import DatabaseUnreachable
 from runfacts.domain.facts import Fact
 from runfacts.domain.feeds import Checkpoint, FeedHealth, FeedPage, Waiting
 from runfacts.infrastructure.api.reads import Reads
@@ -83,13 +84,24 @@ class Following:
                 fact = self._ready.popleft()
                 self.checkpoint = Checkpoint.of(fact)
                 return fact
-            page = self._feed.feed(self._read_to, limit=self._limit)
+            page = self._read_on()
+            if page is None:
+                break
             self._read_to, self.waiting = page.checkpoint, page.waiting
             self._ready.extend(page.facts)
             if page.facts or self._listener.wait(self._pace.pause_s(page.waiting)):
                 self._pace.woken()
         self.close()
         raise StopIteration
+
+    def _read_on(self) -> FeedPage | None:
+        try:
+            return self._feed.feed(self._read_to, limit=self._limit)
+        except DatabaseUnreachable:
+            # Whoever closes the ledger stops its followers first.
+            if self._listener.stopped:
+                return None
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -63,7 +63,7 @@ class Reads(LedgerCore):
         run_id: str | None = None,
         attempt_id: str | None = None,
         actor_id: str | None = None,
-        types: Sequence[str] = (),
+        types: str | Sequence[str] = (),
         project: str | None = None,
         since_ms: int | None = None,
         until_ms: int | None = None,
@@ -79,7 +79,8 @@ class Reads(LedgerCore):
             plain("project", project, NAME_MAX)
         if actor_id is not None:
             plain("actor_id", actor_id, KEY_MAX)
-        for name in types:
+        wanted_types = (types,) if isinstance(types, str) else tuple(types)
+        for name in wanted_types:
             plain("type", name, NAME_MAX)
         for name, moment in (("since_ms", since_ms), ("until_ms", until_ms)):
             if moment is not None and not -TIME_MAX < moment < TIME_MAX:
@@ -88,7 +89,7 @@ class Reads(LedgerCore):
             run_id=None if run_id is None else canonical_id("run id", run_id),
             attempt_id=None if attempt_id is None else canonical_id("attempt id", attempt_id),
             actor_id=actor_id,
-            types=tuple(types),
+            types=wanted_types,
             project=project,
             since_ms=since_ms,
             until_ms=until_ms,

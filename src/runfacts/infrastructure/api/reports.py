@@ -294,7 +294,10 @@ def _not_done(decision: Decision, report: _Report, what: str, outcome: Outcome |
 
 def _reported_before(attempt: Attempt | None, outcome: Outcome) -> bool:
     """Whether the Attempt ended with just this outcome: the same report again, from somebody who names no sequence."""
-    return attempt is not None and (attempt.status.value, attempt.exit_code, attempt.signal) == (
+    if attempt is None or attempt.active:
+        return False
+    # Where an intent ended it, what was reported is what was observed (R6.5).
+    return ((attempt.observed or attempt.status).value, attempt.exit_code, attempt.signal) == (
         outcome.kind.value,
         outcome.exit_code,
         outcome.signal,

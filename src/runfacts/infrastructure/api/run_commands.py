@@ -135,6 +135,6 @@ def _never(history: History) -> Created | AlreadyCreated:
 
 
 def _time(name: str, value: int | None) -> int | None:
-    if value is not None and not 0 < value < TIME_MAX:
-        raise InvalidValue(name, f"is not between 1 and {TIME_MAX} milliseconds")
+    if value is not None and (type(value) is not int or not 0 < value < TIME_MAX):
+        raise InvalidValue(name, f"is not a whole number between 1 and {TIME_MAX}, in milliseconds")
     return value

@@ -43,12 +43,15 @@ class Invocation:
     @property
     def url(self) -> str:
         """The database that was named, or the user's own."""
+        if self.database == "":
+            # An unset variable in a script must not lead to another ledger than was meant.
+            raise click.UsageError("--db is empty")
         return self.database or self.environment.get(DATABASE) or _own_database(self.environment)
 
     @property
     def uses_own_database(self) -> bool:
         """Whether no database was named."""
-        return not self.database and not self.environment.get(DATABASE)
+        return self.database is None and not self.environment.get(DATABASE)
 
     @property
     def machine_id(self) -> str | None:

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
 
-from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, OutcomeUnknown
+from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, DatabaseUnreachable, OutcomeUnknown
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.combined import CombinedTransaction
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
 from runfacts.infrastructure.database.errors import raise_translated
+from runfacts.infrastructure.database.forks import part_at_forks
 from runfacts.infrastructure.database.joining import join
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import ledger_meta
@@ -62,6 +63,8 @@ class Database:
         self._turn = threading.Lock()
         self._ledger_id: str | None = None
         self._wakeups: dict[str, Wakeups] = {}
+        self._closed = False
+        part_at_forks(self)
 
     def ledger_id(self) -> str:
         """Return the ledger's own id, by which another connection is known to lead to the same one."""
@@ -78,10 +81,31 @@ class Database:
         return self._wakeups.get(channel) or self._wakeups.setdefault(channel, Wakeups(self, channel))
 
     def close(self) -> None:
-        """Stop whoever listens, and close every connection that is not in use."""
-        for wakeups in list(self._wakeups.values()):
-            wakeups.close()
+        """Stop whoever listens, and close every connection that is not in use. Whoever goes on connects anew."""
+        self._stop_listeners()
         self.engine.dispose()
+
+    def close_for_good(self) -> None:
+        """Close, and refuse whoever goes on (``DatabaseUnreachable``)."""
+        self._stop_listeners()
+        self._closed = True
+        self.engine.dispose()
+
+    def forked(self) -> list[object]:
+        """Go on in a child with connections and locks of its own; return what must be left to the parent."""
+        inherited = self.engine.pool
+        self.engine.dispose(close=False)
+        self._turn = threading.Lock()
+        return [inherited]
+
+    def raw_connection(self) -> PoolProxiedConnection:
+        """Take a connection out of the pool; raises ``DatabaseError``."""
+        if self._closed:
+            raise DatabaseUnreachable("this ledger is closed")
+        try:
+            return self.engine.raw_connection()
+        except Exception as error:  # noqa: BLE001 - raised again, in our words where there are any
+            raise_translated(error)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -158,6 +182,10 @@ class Database:
         self._refuse()
         yield from join(self, caller)
 
+    def _stop_listeners(self) -> None:
+        for wakeups in list(self._wakeups.values()):
+            wakeups.close()
+
     def _refuse(self) -> None:
         if self.refusal is not None:
             # A new one each time: an exception carries the traceback of whoever got it.
@@ -165,10 +193,8 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Iterator[PoolProxiedConnection]:
-        try:
-            fairy = self.engine.raw_connection()
-        except Exception as error:  # noqa: BLE001 - raised again, in our words where there are any
-            raise_translated(error)
+        pool = self.engine.pool
+        fairy = self.raw_connection()
         try:
             yield fairy
         except BaseException as error:
@@ -177,6 +203,9 @@ class Database:
             raise
         finally:
             fairy.close()
+            if self._closed:
+                # It went back into a pool that was closed while it was in use.
+                pool.dispose()
 
     def _write(self, fairy: PoolProxiedConnection) -> Iterator[Transaction]:
         driver: Any = fairy.driver_connection

@@ -43,6 +43,9 @@ READING: Final = "runfacts_reading"
 _POOL_KEPT = 8
 _POOL_MOST = 32
 
+# No file has this identity.
+_LOST: Final = (-1, -1)
+
 _UNCREATABLE: Final[Mapping[int, type[DatabaseError]]] = MappingProxyType(
     {errno.EROFS: DatabaseReadOnly, errno.ENOSPC: DatabaseFull, errno.EDQUOT: DatabaseFull}
 )
@@ -105,6 +108,8 @@ def create_sqlite_file(path: Path, *, create: bool, create_directory: bool) -> N
     if os.path.exists(path):  # noqa: PTH110
         if not path.is_file():
             raise DatabaseUnreachable(f"{path} is a directory or a device, not a file")
+        if not create and not path.stat().st_size:
+            raise DatabaseUnreachable(f"there is no ledger at {path}, only an empty file")
         return
     if not create:
         raise DatabaseUnreachable(f"there is no ledger at {path}")
@@ -142,13 +147,22 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         connection.execute(f"PRAGMA journal_size_limit={int(wal_limit_bytes)}")
         _use_wal(connection, busy_timeout_ms)
         if not opened:
-            opened.append(_identity(path))
+            opened.append(_identity(path) or _LOST)
 
-    @event.listens_for(engine, "checkout")
-    def _same_file(_connection: sqlite3.Connection, _entry: ConnectionPoolEntry, _proxy: object) -> None:
-        # A connection goes on with the file that it opened, whatever lies there now: what it writes is lost.
-        if opened[0] != _identity(path):
-            raise DatabaseUnreachable(f"{path} was replaced since the ledger was opened; open it again")
+    def same_file(*_: object) -> None:
+        # A connection goes on with the file that it opened, whatever lies there now: what it writes is lost. A new
+        # connection would make an empty file.
+        found = _identity(path)
+        if opened and opened[0] != found:
+            # For good: a new file may be given the number of the old one.
+            opened[0] = _LOST
+            what = (
+                "is not there any more" if found is None else "was replaced since the ledger was opened; open it again"
+            )
+            raise DatabaseUnreachable(f"{path} {what}")
+
+    event.listen(engine, "do_connect", same_file)
+    event.listen(engine, "checkout", same_file)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -159,12 +173,12 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
     return engine
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    """Give what one file has and no other (``DatabaseUnreachable`` where there is none)."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Give what one file has and no other."""
     try:
         found = path.stat()
-    except OSError as error:
-        raise DatabaseUnreachable(f"{path} is not there any more: {error.strerror}") from None
+    except OSError:
+        return None
     return found.st_dev, found.st_ino
 
 
@@ -188,7 +202,8 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
 
 def _postgresql_engine(url: URL, busy_timeout_ms: int) -> Engine:
     try:
-        import psycopg  # noqa: F401 - only to see whether it is there
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import make_conninfo
     except ImportError:
         raise DatabaseUnreachable("PostgreSQL needs a driver: install runfacts[postgres]") from None
     arguments: dict[str, Any] = {"application_name": APPLICATION_NAME, "connect_timeout": CONNECT_TIMEOUT_S}
@@ -200,6 +215,10 @@ def _postgresql_engine(url: URL, busy_timeout_ms: int) -> Engine:
         pool_timeout=max(1.0, busy_timeout_ms / 1_000),
         pool_use_lifo=True,
     )
+    try:
+        make_conninfo(**dict.fromkeys(url.query, "1"))
+    except ProgrammingError as error:
+        raise MalformedUrl(str(error)) from None
 
     @event.listens_for(engine, "connect", insert=True)
     def _settings(connection: Any, _entry: ConnectionPoolEntry) -> None:  # noqa: ANN401 - psycopg is optional

@@ -63,6 +63,7 @@ RACES: Final = _unique_constraints()
 
 _SQLITE_UNIQUE: Final = "UNIQUE constraint failed: "
 _SQLITE_NO_TEXT: Final = "Could not decode to UTF-8"
+_SQLITE_NO_TABLE: Final = "no such table: "
 _SQLITE_STALE: Final = sqlite3.SQLITE_BUSY_SNAPSHOT
 
 _SQLITE_CODES: Final[Mapping[int, tuple[type[DatabaseError], str]]] = MappingProxyType(
@@ -152,6 +153,8 @@ def _from_sqlite(error: sqlite3.Error) -> RunfactsError | None:
     if message.startswith(_SQLITE_UNIQUE):
         constraint = RACES.get(message.removeprefix(_SQLITE_UNIQUE))
         return None if constraint is None else LostRace(constraint)
+    if message.startswith(_SQLITE_NO_TABLE):
+        return DatabaseCorrupt("a table of the ledger is missing")
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         # The driver itself found it, so there is no code. SQLite stores any bytes as text; we only write UTF-8.

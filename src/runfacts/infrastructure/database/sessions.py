@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runfacts.domain.errors import DatabaseUnreachable
 from runfacts.infrastructure.database.errors import raise_translated
+from runfacts.infrastructure.database.forks import part_at_forks
 from runfacts.infrastructure.database.transactions import Reading
 
 if TYPE_CHECKING:
@@ -26,10 +27,7 @@ _IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
 
 def own_connection(database: Database) -> Any:  # noqa: ANN401 - psycopg is optional
     """Connect outside of the pool, in autocommit, with all the settings of a pooled connection."""
-    try:
-        fairy = database.engine.raw_connection()
-    except Exception as error:  # noqa: BLE001 - raised again, in our words where there are any
-        raise_translated(error)
+    fairy = database.raw_connection()
     driver: Any = fairy.driver_connection
     fairy.detach()
     try:
@@ -49,6 +47,13 @@ class Session:
         self._begun = begun
         self._lock = Lock()
         self._driver: Any = None
+        part_at_forks(self)
+
+    def forked(self) -> list[object]:
+        """Go on in a child without a connection; return what must be left to the parent."""
+        inherited, self._driver = self._driver, None
+        self._lock = Lock()
+        return [inherited]
 
     def ask(self, question: Callable[[Reading], Answer]) -> Answer:
         """

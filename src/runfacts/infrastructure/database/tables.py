@@ -131,6 +131,13 @@ _partial("uq_facts_run_id_dedupe_key", facts.c.dedupe_key.is_not(None), facts.c.
 _partial("ix_facts_attempt_id_position", facts.c.attempt_id.is_not(None), facts.c.attempt_id, facts.c.position)
 _partial("ix_facts_actor_id_position", facts.c.actor_id.is_not(None), facts.c.actor_id, facts.c.position)
 Index(None, facts.c.type, facts.c.position)
+# Facts of later versions of their types are few or none, and somebody asks for them (R3.7).
+_partial(
+    "ix_facts_later_versions",
+    facts.c.schema_version > literal_column("1"),
+    facts.c.type,
+    facts.c.schema_version,
+)
 Index(None, facts.c.project, facts.c.position)
 Index(None, facts.c.recorded_at_ms, facts.c.position)
 lengths(facts, UUID_LENGTH, "run_id", "attempt_id", "aggregate_id")

@@ -114,8 +114,8 @@ class Wakeups:
 
     def _notify(self) -> None:
         try:
-            fairy = self._database.engine.raw_connection()
-        except (SQLAlchemyError, self._database.driver_error) as error:
+            fairy = self._database.raw_connection()
+        except (DatabaseError, SQLAlchemyError, self._database.driver_error) as error:
             log.debug("no wake-up was sent: %s", type(error).__name__)
             return
         driver: Any = fairy.driver_connection

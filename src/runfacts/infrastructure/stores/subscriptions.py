@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from eventsourcing.persistence import Notification, Subscription
+from eventsourcing.persistence import Notification, PersistenceError, Subscription
 from sqlalchemy import Table
 
+from runfacts.domain.feeds import Waiting
 from runfacts.infrastructure.database.wakeups import Listener, Pace
 
 if TYPE_CHECKING:
@@ -62,13 +63,25 @@ class SqlSubscription(Subscription["SqlApplicationRecorder"]):
             while not self._listener.stopped:
                 if self._ready:
                     return self._ready.popleft()
-                found, read_to, waiting = self._recorder.read_after(self._read_to, self._page, self._wanted)
+                page = self._read_on()
+                if page is None:
+                    break
+                found, read_to, waiting = page
                 self._ready.extend(found)
                 moved, self._read_to = read_to > self._read_to, read_to
                 if moved or self._listener.wait(self._pace.pause_s(waiting)):
                     self._pace.woken()
             self._listener.close()
         raise StopIteration
+
+    def _read_on(self) -> tuple[list[Notification], int, Waiting | None] | None:
+        try:
+            return self._recorder.read_after(self._read_to, self._page, self._wanted)
+        except PersistenceError:
+            # Whoever closes the database stops its subscriptions first.
+            if self._listener.stopped:
+                return None
+            raise
 
 
 def channel_of(table: Table) -> str:

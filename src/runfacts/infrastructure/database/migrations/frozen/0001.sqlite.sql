@@ -44,6 +44,8 @@ CREATE INDEX ix_facts_actor_id_position ON facts (actor_id, position) WHERE acto
 
 CREATE INDEX ix_facts_attempt_id_position ON facts (attempt_id, position) WHERE attempt_id IS NOT NULL;
 
+CREATE INDEX ix_facts_later_versions ON facts (type, schema_version) WHERE schema_version > 1;
+
 CREATE INDEX ix_facts_project_position ON facts (project, position);
 
 CREATE INDEX ix_facts_recorded_at_ms_position ON facts (recorded_at_ms, position);
