@@ -128,7 +128,7 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     if part == _FIRST:
         place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
         for run_id, attempt_id, at_ms, version, status, result, _ in reading.rows(SELECT_UNPROVEN, place):
-            reason, words = _why(status, result)
+            reason, words = unproven_reason(status, result)
             items.append((_FIRST, at_ms, UnprovenStop(run_id, attempt_id, reason, at_ms, words, version)))
         after_ms, after_id = -1, ""
     if len(items) <= limit:
@@ -143,8 +143,8 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     )
 
 
-def _why(status: str | None, result: str | None) -> tuple[str, str]:
-    """Say where a stop stands that is not proven."""
+def unproven_reason(status: str | None, result: str | None) -> tuple[str, str]:
+    """Say where a stop stands that is not proven, by its dispatch: the reason and the diagnosis."""
     if status == DispatchStatus.DISPATCHED.value:
         words = "The signal was delivered and no end is recorded yet: signalled, perhaps still running."
         return "signalled", words
