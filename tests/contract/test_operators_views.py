@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from deliveries import OPERATOR, asked_to_stop, brought_to, held_by, settled_with, stored
-from runfacts import Ledger
+from runfacts import BlockedDispatch, DispatchResult, DispatchStatus, DispatchView, Ledger, RunStatus
 from runfacts.domain.cancellation.operators import DIAGNOSES
-from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.domain.views import DispatchView
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, created
@@ -41,8 +39,8 @@ def test_the_board_says_where_each_delivery_stands(ledger: Ledger) -> None:
 def test_the_boards_filters_and_pages_hold_with_deliveries_too(ledger: Ledger) -> None:
     asked = [asked_to_stop(ledger, project="a") for _ in range(3)]
     brought_to(ledger, "running", project="b")
-    first = ledger.runs(project="a", status="running", limit=2)
-    rest = ledger.runs(project="a", status="running", limit=2, after=first.next)
+    first = ledger.runs(project="a", status=RunStatus.RUNNING, limit=2)
+    rest = ledger.runs(project="a", status=RunStatus.RUNNING, limit=2, after=first.next)
     assert [item.run_id for item in (*first.items, *rest.items)] == [one.run_id for one in asked[::-1]]
     assert rest.next is None
 
@@ -109,7 +107,7 @@ def test_the_blocked_come_first_by_age_then_those_that_nobody_serves(
         (unserved.run_id, unserved.attempt_id, "scope_unserved", EPOCH_MS, 0),
     ]
     assert [item.diagnosis for item in found] == [DIAGNOSES[item.reason] for item in found]
-    pages = []
+    pages: list[BlockedDispatch] = []
     after = None
     while True:
         page = ledger.blocked(limit=1, after=after)
