@@ -151,7 +151,8 @@ def unproven_reason(status: str | None, result: str | None) -> tuple[str, str]:
     if status == DispatchStatus.BLOCKED.value and result is not None:
         return result, DIAGNOSES[result]
     if status == DispatchStatus.LEASED.value:
-        return "delivering", "A worker is delivering the cancellation right now."
+        words = "A worker has claimed the delivery. Should it have died, another one takes over when its lease ends."
+        return "delivering", words
     if status is None:
         return "no_dispatch", "The cancellation is requested and nobody has begun to deliver it."
     return "waiting", "The cancellation is requested and waits for a worker of the attempt's scope to deliver it."
