@@ -149,8 +149,10 @@ class Cell:
     def is_delivered(self) -> bool:
         """Whether somebody has settled it."""
         cancellation = self.ledger.run(self.command.run_id).cancellation
-        return cancellation is not None and cancellation.dispatch is not None and (
-            cancellation.dispatch.status == "dispatched"
+        return (
+            cancellation is not None
+            and cancellation.dispatch is not None
+            and (cancellation.dispatch.status == "dispatched")
         )
 
     def ends(self) -> None:
@@ -234,10 +236,11 @@ def played(
     kind: str,
     databases: RealTime,
     root: Path,
-    meanwhile: Callable[[list[Cell], Workers], None],
-    codes: int,
+    *,
+    code: int,
+    meanwhile: Callable[[list[Cell], Workers], None] = lambda _, __: None,
 ) -> None:
-    """Let the first workers meet their fault and the second ones take over, and judge it."""
+    """Let the first workers meet their fault and the second ones take over, and judge it; ``code`` is how the first ones end."""
     with ExitStack() as stack:
         cells = cells_of(cases, databases, root, stack)
         first = stack.enter_context(working(*(cell.fault(kind) for cell in cells)))
@@ -252,7 +255,7 @@ def played(
             second.next_cycle(cell.second)
         # Whoever still works ends in good order, so nothing more comes of anybody.
         assert set(second.end().values()) == {0}
-        assert set(first.end().values()) == {codes}
+        assert set(first.end().values()) == {code}
         judged(cells, first, second)
 
 
@@ -270,14 +273,14 @@ def test_a_killed_worker_costs_no_signal_more_than_allowed(
     databases: RealTime, points: tuple[str, ...], tmp_path: Path, marked: Marked
 ) -> None:
     assert not marked.living()
-    played(chosen(KILLED, *points), "kill", databases, tmp_path, lambda _, __: None, -SIGKILL)
+    played(chosen(KILLED, *points), "kill", databases, tmp_path, code=-SIGKILL)
 
 
 def test_a_command_that_ended_on_the_killed_workers_signal_gets_no_other(tmp_path: Path, marked: Marked) -> None:
     """C13."""
     assert not marked.living()
     case = replace(KILLED["after TERM"], term=1, kill=0, result=EXITED, how="ends")
-    played({"after TERM": case}, "kill", RealTime(tmp_path, None), tmp_path, lambda _, __: None, -SIGKILL)
+    played({"after TERM": case}, "kill", RealTime(tmp_path, None), tmp_path, code=-SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ def test_a_frozen_worker_sends_nothing_more_when_it_goes_on(
             first.next_cycle(cell.first)
 
     cases = FROZEN_ON_SQLITE if databases.is_sqlite else FROZEN
-    played(chosen(cases, *points), "freeze", databases, tmp_path, go_on, 0)
+    played(chosen(cases, *points), "freeze", databases, tmp_path, code=0, meanwhile=go_on)
 
 
 @pytest.mark.parametrize(
@@ -330,4 +333,4 @@ def test_a_worker_cut_off_from_its_database_is_taken_over_and_goes_on_trying(
             wait_until(cell.is_delivered, f"{cell.point}: somebody delivers it")
             first.next_cycle(cell.first)
 
-    played(chosen(CUT_OFF, *points), "cut", databases, tmp_path, still_tries, 0)
+    played(chosen(CUT_OFF, *points), "cut", databases, tmp_path, code=0, meanwhile=still_tries)

@@ -35,8 +35,12 @@ class RealTime:
             migrate(url)
             self._made.append(url)
             self._template = database_name(url)
-        self._made.append(self._server.create_database(self._template))
-        return self._made[-1]
+        url = self._server.create_database(self._template)
+        self._made.append(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            # A ledger of its own: by its id its files are told from those of the others.
+            connection.execute("UPDATE ledger_meta SET value = %s WHERE key = 'ledger_id'", [str(uuid4())])
+        return url
 
     def of_a_role(self, url: str) -> str:
         """Give the same database as a role of its own, which can be locked out; a file has no roles."""

@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -128,7 +129,8 @@ def cut(url: str) -> None:
 
 _FAULTS: Final[dict[str, Callable[[str], None]]] = {
     "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
-    "freeze": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    # To this very thread: sent to the process, another one may take it and this one run on for a moment.
+    "freeze": lambda _: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "cut": cut,
 }
 
@@ -171,7 +173,7 @@ def main() -> None:
         if pid == 0:
             try:
                 work(job)
-            except BaseException:
+            except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
             os._exit(0)
