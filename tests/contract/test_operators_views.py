@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deliveries import OPERATOR, asked_to_stop, brought_to, held_by, settled_with, stored
-from runfacts import BlockedDispatch, DispatchResult, DispatchStatus, DispatchView, Ledger, RunStatus
+from runfacts import BlockedDispatch, DispatchResult, DispatchStatus, DispatchView, InvalidCursor, Ledger, RunStatus
 from runfacts.domain.cancellation.operators import DIAGNOSES
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
@@ -146,3 +148,22 @@ def test_unproven_says_how_far_each_stop_has_come(ledger: Ledger, manual_clock: 
     ]
     assert never_started.run_id not in {run_id for run_id, _, _ in found}
     assert stored(ledger, held, "status") == ("leased",)
+
+
+def test_a_cursor_that_is_none_of_the_queues_is_refused(ledger: Ledger) -> None:
+    run_id = created(ledger)
+    places = [
+        "5",
+        "5:",
+        ":",
+        f"-1:{run_id}",
+        f"{1 << 70}:{run_id}",
+        f"{'9' * 5_000}:{run_id}",
+        "5:no-id",
+        "5:\x00",
+        "5:\ud800",
+    ]
+    for cursor in ["", "x", f"x5:{run_id}", f"b x:{run_id}", *(f"{part}{place}" for part in "bu" for place in places)]:
+        for read in (ledger.blocked, ledger.unproven):
+            with pytest.raises(InvalidCursor):
+                read(after=cursor)

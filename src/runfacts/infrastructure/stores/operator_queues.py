@@ -8,8 +8,10 @@ from sqlalchemy import and_, bindparam, or_, select
 
 from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedDispatch, UnprovenStop
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.domain.errors import InvalidCursor
+from runfacts.domain.errors import InvalidCursor, MalformedId
+from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import AttemptStatus
+from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.views import Page
 from runfacts.infrastructure.database.cancellation_tables import IS_BLOCKED, IS_DUE_SOMETIME
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
@@ -165,7 +167,11 @@ def _cursor(part: str, at_ms: int, run_id: str) -> str:
 def _place(cursor: str | None) -> tuple[str, int, str]:
     if cursor is None:
         return _FIRST, -1, ""
-    part, (at_ms, colon, run_id) = cursor[:1], cursor[1:].partition(":")
-    if part not in {_FIRST, _SECOND} or not colon or not at_ms.isascii() or not at_ms.isdigit():
+    part, (digits, _, run_id) = cursor[:1], cursor[1:].partition(":")
+    try:
+        place = part, int(digits), canonical_id("run id", run_id)
+    except (ValueError, MalformedId):
+        raise InvalidCursor from None
+    if part not in {_FIRST, _SECOND} or not 0 <= place[1] < TIME_MAX:
         raise InvalidCursor
-    return part, min(int(at_ms), (1 << 62)), run_id
+    return place
