@@ -13,7 +13,7 @@ SQLite, nobody else can write: there is no take-over then, but the frozen one's 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,15 +22,15 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from left_commands import How, LeavingHost, LeftCommand
-from process_watch import Marked, marked_environment, state_of, wait_until
+from process_watch import Marked, marked_environment, wait_until
 from real_time import RealTime
 from runfacts import Actor, Ledger
 from runfacts.domain.payloads import RunCancelDispatched, RunCancelDispatchTakenOver
 from runfacts.testing.plugin import DATABASES
 from runfacts.testing.postgres import PostgresServer
-from workers import Job, Workers, with_fault, working
+from workers import Job, Workers, working
 
-LEASE_MS = 6_000
+LEASE_MS = 5_000
 """The first worker's. Far longer than the controller needs, so that a slow machine does not run out of it."""
 
 POINTS: dict[str, tuple[str | None, str]] = {
@@ -73,21 +73,21 @@ KILLED = {
 
 FROZEN = {
     "before the claim commit": Case(1, 1, REQUESTED, taken_over=False, counted="dispatched"),
-    "after the claim commit": Case(1, 1, REQUESTED, taken_over=True, counted="out_of_time"),
+    "after the claim commit": Case(1, 1, REQUESTED, taken_over=True, counted="fenced"),
     "between proof and signal": Case(1, 1, REQUESTED, taken_over=True, counted="out_of_time"),
     "after TERM": Case(2, 1, REQUESTED, taken_over=True, counted="fenced"),
     "after KILL": Case(1, 1, EXITED, taken_over=True, counted="fenced"),
     "before the settle commit": Case(1, 1, EXITED, taken_over=True, counted="fenced"),
     "after the settle commit": Case(1, 1, REQUESTED, taken_over=False, counted="termination_requested"),
 }
-"""The same, and whoever goes on later sends nothing and is refused."""
+"""The same, and whoever goes on later sends nothing and is refused; or does not even ask, its time being over."""
 
 FROZEN_ON_SQLITE = FROZEN | {
     # Its lease is over when it is written.
     "before the claim commit": Case(1, 1, REQUESTED, taken_over=True, counted="out_of_time"),
     "before the settle commit": Case(1, 1, REQUESTED, taken_over=False, counted="termination_requested"),
 }
-WITH_THE_FILE_LOCKED = {"before the claim commit", "before the settle commit"}
+WITHIN_A_TRANSACTION = {"before the claim commit", "before the settle commit"}
 
 CUT_OFF = {
     "before the claim commit": Case(1, 1, REQUESTED, taken_over=False, counted="error"),
@@ -99,6 +99,18 @@ CUT_OFF = {
     "after the settle commit": Case(1, 1, REQUESTED, taken_over=False, counted="termination_requested"),
 }
 """The claim holds, so the first worker may go through with it; that it cannot say so costs no second signal."""
+
+Fault = tuple[str, str]
+"""What happens to the first worker, and at which point."""
+
+FAULTS: tuple[Fault, ...] = tuple((kind, point) for kind in ("kill", "freeze", "cut") for point in POINTS)
+
+
+def case_of(fault: Fault, *, on_sqlite: bool) -> Case:
+    """Look it up."""
+    kind, point = fault
+    frozen = FROZEN_ON_SQLITE if on_sqlite else FROZEN
+    return {"kill": KILLED, "freeze": frozen, "cut": CUT_OFF}[kind][point]
 
 
 @pytest.fixture
@@ -122,9 +134,11 @@ def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTi
 class Cell:
     """One case under way: its Run, its command, and the first worker's fault."""
 
-    def __init__(self, point: str, case: Case, databases: RealTime, root: Path) -> None:
-        self.point = point
+    def __init__(self, fault: Fault, case: Case, databases: RealTime, root: Path) -> None:
+        self.kind, self.point = fault
+        self.name = " ".join(fault)
         self.case = case
+        self.holds_the_file = databases.is_sqlite and self.kind == "freeze" and self.point in WITHIN_A_TRANSACTION
         self.url = databases.create()
         self.first_url = databases.of_a_role(self.url)
         self.ledger = Ledger.open(self.url)
@@ -134,17 +148,18 @@ class Cell:
     @property
     def first(self) -> str:
         """The name of the worker that meets the fault."""
-        return f"first, {self.point}"
+        return f"first, {self.name}"
 
     @property
     def second(self) -> str:
         """The name of the one that takes over."""
-        return f"second, {self.point}"
+        return f"second, {self.name}"
 
-    def fault(self, kind: str) -> Job:
-        """The first worker."""
+    @property
+    def first_job(self) -> Job:
+        """The worker that meets the fault."""
         phase, step = POINTS[self.point]
-        return with_fault(Job(self.first, self.first_url, lease_ms=LEASE_MS), kind, phase, step)
+        return Job(self.first, self.first_url, lease_ms=LEASE_MS, fault=self.kind, phase=phase, step=step)
 
     def is_delivered(self) -> bool:
         """Whether somebody has settled it."""
@@ -163,7 +178,7 @@ class Cell:
             self.ledger.collect_receipts(actor=Actor.worker("collector"))
             return self.ledger.run(run_id).finished_at_ms is not None
 
-        wait_until(ended, f"{self.point}: the run ends")
+        wait_until(ended, f"{self.name}: the run ends")
         run = self.ledger.run(run_id)
         (attempt,) = run.attempts
         number = SIGKILL if self.case.how == "stays" else None
@@ -173,13 +188,13 @@ class Cell:
             "cancelled",
             observed,
             number,
-        ), self.point
+        ), self.name
 
     def signals_are_those_allowed(self, first: Workers, second: Workers) -> None:
         """No process got more than the rules allow, and nobody sent more."""
-        assert self.command.signals() == [[SIGTERM.name] * self.case.term for _ in self.command.logs], self.point
+        assert self.command.signals() == [[SIGTERM.name] * self.case.term for _ in self.command.logs], self.name
         sent = first.sent(self.first) + second.sent(self.second)
-        assert sorted(sent) == [SIGKILL.name] * self.case.kill + [SIGTERM.name] * self.case.term, self.point
+        assert sorted(sent) == [SIGKILL.name] * self.case.kill + [SIGTERM.name] * self.case.term, self.name
 
     def trail_shows_it(self, first: Workers, second: Workers) -> None:
         """One delivery was recorded, and who took over from whom (R1.5)."""
@@ -193,12 +208,12 @@ class Cell:
             if isinstance(fact.payload, RunCancelDispatchTakenOver) and fact.payload.previous_owner != fact.actor.id
         ]
         (delivered,) = [fact.payload for fact in history if isinstance(fact.payload, RunCancelDispatched)]
-        assert (delivered.result, delivered.dispatch_count) == (self.case.result, len(takings) + 1), self.point
+        assert (delivered.result, delivered.dispatch_count) == (self.case.result, len(takings) + 1), self.name
         # Frozen in its claim's commit, the first one may be the faster one to see that its lease is over.
         if self.case.taken_over and seen:
-            assert seen == [owners], self.point
+            assert seen == [owners], self.name
         else:
-            assert bool(takings) == self.case.taken_over, self.point
+            assert bool(takings) == self.case.taken_over, self.name
 
 
 def judged(cells: list[Cell], first: Workers, second: Workers) -> None:
@@ -208,129 +223,79 @@ def judged(cells: list[Cell], first: Workers, second: Workers) -> None:
         cell.signals_are_those_allowed(first, second)
         cell.trail_shows_it(first, second)
         report = cell.ledger.verify()
-        assert report.clean, (cell.point, report.differences)
+        assert report.clean, (cell.name, report.differences)
         if cell.case.counted is not None:
-            assert first.counted(cell.first, cell.case.counted) >= 1, cell.point
+            assert first.counted(cell.first, cell.case.counted) >= 1, cell.name
 
 
-def cells_of(cases: dict[str, Case], databases: RealTime, root: Path, stack: ExitStack) -> list[Cell]:
-    cells = []
-    for point, case in cases.items():
-        cells.append(Cell(point, case, databases, root))
-        stack.callback(cells[-1].ledger.close)
-    return cells
+def gone_on(cells: list[Cell], first: Workers) -> None:
+    """Wait until others have done what the first workers no longer may, and let those go on that still can."""
+    over_s = time.monotonic() + LEASE_MS / 1_000
+    for cell in cells:
+        if not cell.holds_the_file:
+            wait_until(cell.is_delivered, f"{cell.name}: somebody delivers it")
+    frozen = [cell for cell in cells if cell.kind == "freeze"]
+    if frozen:
+        wait_until(lambda: time.monotonic() > over_s, "the leases of all of them are over")
+    for cell in frozen:
+        first.thaw(cell.first)
+    for cell in cells:
+        wait_until(cell.is_delivered, f"{cell.name}: somebody delivers it")
+        if cell.kind != "kill":
+            first.next_cycle(cell.first)
 
 
-def chosen(cases: dict[str, Case], *points: str) -> dict[str, Case]:
-    return {point: case for point, case in cases.items() if not points or point in points}
-
-
-def on(database: str, *points: str, long: bool = False) -> object:
-    """A run of a test: on which database, at which points (all if none are named)."""
-    name = f"{database}-{'all' if not points else 'some'}"
-    return pytest.param(database, points, id=name, marks=[pytest.mark.long] if long else [])
-
-
-def played(
-    cases: dict[str, Case],
-    kind: str,
-    databases: RealTime,
-    root: Path,
-    *,
-    code: int,
-    meanwhile: Callable[[list[Cell], Workers], None] = lambda _, __: None,
-) -> None:
-    """Let the first workers meet their fault and the second ones take over, and judge it; ``code`` is how the first ones end."""
+def played(faults: Iterable[tuple[Fault, Case]], databases: RealTime, root: Path) -> None:
+    """Let the first workers meet their faults and the second ones take over, and judge it."""
     with ExitStack() as stack:
-        cells = cells_of(cases, databases, root, stack)
-        first = stack.enter_context(working(*(cell.fault(kind) for cell in cells)))
+        cells = []
+        for fault, case in faults:
+            cells.append(Cell(fault, case, databases, root))
+            stack.callback(cells[-1].ledger.close)
+        first = stack.enter_context(working(*(cell.first_job for cell in cells)))
         for cell in cells:
             first.first("reached", cell.first)
         second = stack.enter_context(working(*(Job(cell.second, cell.url) for cell in cells)))
         for cell in cells:
             second.owner(cell.second)
-        meanwhile(cells, first)
+        gone_on(cells, first)
         for cell in cells:
-            wait_until(cell.is_delivered, f"{cell.point}: somebody delivers it")
             second.next_cycle(cell.second)
         # Whoever still works ends in good order, so nothing more comes of anybody.
-        assert set(second.end().values()) == {0}
-        assert set(first.end().values()) == {code}
+        assert second.end() == {cell.second: 0 for cell in cells}
+        assert first.end() == {cell.first: -SIGKILL if cell.kind == "kill" else 0 for cell in cells}
         judged(cells, first, second)
 
 
+SOME_ON_SQLITE: tuple[Fault, ...] = (
+    *(fault for fault in FAULTS if fault[0] == "kill"),
+    ("freeze", "between proof and signal"),
+    ("freeze", "before the settle commit"),
+    ("cut", "after the claim commit"),
+    ("cut", "before the settle commit"),
+)
+SOME_ON_POSTGRESQL: tuple[Fault, ...] = (("kill", "after TERM"), ("freeze", "before the settle commit"))
+
+
 @pytest.mark.parametrize(
-    ("databases", "points"),
+    ("databases", "faults"),
     [
-        on("sqlite"),
-        on("postgresql-18", "after TERM", "before the settle commit"),
-        on("postgresql-18", long=True),
-        on("postgresql-16", long=True),
+        pytest.param("sqlite", SOME_ON_SQLITE, id="sqlite-some"),
+        pytest.param("postgresql-18", SOME_ON_POSTGRESQL, id="postgresql-18-some"),
+        *(pytest.param(database, FAULTS, marks=pytest.mark.long, id=f"{database}-all") for database in DATABASES),
     ],
     indirect=["databases"],
 )
-def test_a_killed_worker_costs_no_signal_more_than_allowed(
-    databases: RealTime, points: tuple[str, ...], tmp_path: Path, marked: Marked
+@pytest.mark.timeout(600)
+def test_a_worker_killed_frozen_or_cut_off_costs_no_signal_more_than_allowed(
+    databases: RealTime, faults: tuple[Fault, ...], tmp_path: Path, marked: Marked
 ) -> None:
     assert not marked.living()
-    played(chosen(KILLED, *points), "kill", databases, tmp_path, code=-SIGKILL)
+    played([(fault, case_of(fault, on_sqlite=databases.is_sqlite)) for fault in faults], databases, tmp_path)
 
 
 def test_a_command_that_ended_on_the_killed_workers_signal_gets_no_other(tmp_path: Path, marked: Marked) -> None:
     """C13."""
     assert not marked.living()
     case = replace(KILLED["after TERM"], term=1, kill=0, result=EXITED, how="ends")
-    played({"after TERM": case}, "kill", RealTime(tmp_path, None), tmp_path, code=-SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("databases", "points"),
-    [
-        on("sqlite", "between proof and signal", "before the settle commit"),
-        on("sqlite", long=True),
-        on("postgresql-18", long=True),
-        on("postgresql-16", long=True),
-    ],
-    indirect=["databases"],
-)
-def test_a_frozen_worker_sends_nothing_more_when_it_goes_on(
-    databases: RealTime, points: tuple[str, ...], tmp_path: Path, marked: Marked
-) -> None:
-    assert not marked.living()
-
-    def go_on(cells: list[Cell], first: Workers) -> None:
-        over_s = time.monotonic() + LEASE_MS / 1_000
-        for cell in cells:
-            wait_until(lambda cell=cell: state_of(first.first("begins", cell.first)["pid"]) == "T", "it is frozen")
-            if not (databases.is_sqlite and cell.point in WITH_THE_FILE_LOCKED):
-                wait_until(cell.is_delivered, f"{cell.point}: somebody delivers it")
-        wait_until(lambda: time.monotonic() > over_s, "the leases of all of them are over")
-        for cell in cells:
-            first.thaw(cell.first)
-            first.next_cycle(cell.first)
-
-    cases = FROZEN_ON_SQLITE if databases.is_sqlite else FROZEN
-    played(chosen(cases, *points), "freeze", databases, tmp_path, code=0, meanwhile=go_on)
-
-
-@pytest.mark.parametrize(
-    ("databases", "points"),
-    [
-        on("sqlite", "after the claim commit", "before the settle commit"),
-        on("sqlite", long=True),
-        on("postgresql-18", long=True),
-        on("postgresql-16", long=True),
-    ],
-    indirect=["databases"],
-)
-def test_a_worker_cut_off_from_its_database_is_taken_over_and_goes_on_trying(
-    databases: RealTime, points: tuple[str, ...], tmp_path: Path, marked: Marked
-) -> None:
-    assert not marked.living()
-
-    def still_tries(cells: list[Cell], first: Workers) -> None:
-        for cell in cells:
-            wait_until(cell.is_delivered, f"{cell.point}: somebody delivers it")
-            first.next_cycle(cell.first)
-
-    played(chosen(CUT_OFF, *points), "cut", databases, tmp_path, code=0, meanwhile=still_tries)
+    played([(("kill", "after TERM"), case)], RealTime(tmp_path, None), tmp_path)

@@ -89,7 +89,7 @@ def test_g1_of_two_workers_only_one_signals_each_process(
 
             wait_until(ended, "all of them are delivered")
             for command in commands:
-                wait_until(lambda run_id=command.run_id: _ended(ledger, run_id), "the run ends")
+                run_ends(ledger, command.run_id)
                 assert [log.read_text().splitlines() for log in command.logs] == [TERM_ONLY]
                 delivered_once(ledger, command.run_id)
         assert set(workers.end().values()) == {0}
@@ -97,9 +97,17 @@ def test_g1_of_two_workers_only_one_signals_each_process(
         assert ledger.verify().clean
 
 
-def _ended(ledger: Ledger, run_id: str) -> bool:
-    ledger.collect_receipts(actor=Actor.worker("collector"))
-    return ledger.run(run_id).status == "cancelled"
+def run_ends(ledger: Ledger, run_id: str) -> None:
+    """Wait until a Run is cancelled and its delivery settled, whichever of the two is first."""
+
+    def ended() -> bool:
+        ledger.collect_receipts(actor=Actor.worker("collector"))
+        run = ledger.run(run_id)
+        assert run.cancellation is not None
+        assert run.cancellation.dispatch is not None
+        return (run.status, run.cancellation.dispatch.status) == ("cancelled", "dispatched")
+
+    wait_until(ended, f"run {run_id} ends")
 
 
 class Guest:
@@ -151,22 +159,11 @@ def test_workers_of_two_scopes_block_none_of_each_others_cancellations(
             for run_id, _ in pair:
                 ledger.request_cancellation(run_id, actor=ANA)
         for run_id, logs in (*runs[0], *runs[1]):
-            wait_until(lambda run_id=run_id: ledger.run(run_id).status == "cancelled", "the run ends")
+            run_ends(ledger, run_id)
             assert [Path(log).read_text().splitlines() for log in logs] == [TERM_ONLY]
-        assert ledger.blocked().items == ()
-        for run_id, _ in (*runs[0], *runs[1]):
-            wait_until(lambda run_id=run_id: _is_settled(ledger, run_id), "the delivery is settled")
             delivered_once(ledger, run_id)
+        assert ledger.blocked().items == ()
         assert ledger.verify().clean
-
-
-def _is_settled(ledger: Ledger, run_id: str) -> bool:
-    cancellation = ledger.run(run_id).cancellation
-    return (
-        cancellation is not None
-        and cancellation.dispatch is not None
-        and (cancellation.dispatch.status == "dispatched")
-    )
 
 
 def with_its_number_reused(when: str, root: Path) -> dict[str, Any]:
@@ -232,8 +229,7 @@ def test_who_asks_again_while_a_worker_delivers_changes_nothing(
         assert refused == DispatchNotClaimed(command.run_id, ClaimAnswer.LEASED)
         assert ledger.supervise(duties=[Duty.CANCELLATION]).cycle()["cancellation"] == {"seen": 0, "claimed": 0}
         assert ledger.run(command.run_id).cancellation == claimed
-        wait_until(lambda: _ended(ledger, command.run_id), "the run ends")
-        wait_until(lambda: _is_settled(ledger, command.run_id), "the delivery is settled")
+        run_ends(ledger, command.run_id)
         assert set(workers.end().values()) == {0}
         assert workers.sent("one") == ["SIGTERM", "SIGKILL"]
         assert command.signals() == [["SIGTERM"], ["SIGTERM"]]

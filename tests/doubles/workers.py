@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from process_watch import DEADLINE_S, kill, wait_until
+from process_watch import DEADLINE_S, kill, state_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests/acceptance/processes"
@@ -62,6 +62,11 @@ class Workers:
         owner: str = self.first("begins", worker)["owner"]
         return owner
 
+    def pid(self, worker: str) -> int:
+        """Wait until a worker has begun, and give its number."""
+        pid: int = self.first("begins", worker)["pid"]
+        return pid
+
     def sent(self, worker: str) -> list[str]:
         """Give the signals that a worker sent and that somebody took."""
         return [said["signal"] for said in self.all("sent", worker) if said["answer"] == "accepted"]
@@ -77,8 +82,9 @@ class Workers:
         wait_until(lambda: len(self.all("cycle", worker)) >= ended, f"{worker} goes on with its cycles")
 
     def thaw(self, worker: str) -> None:
-        """Let a worker go on that stopped itself."""
-        kill(self.first("begins", worker)["pid"], signal.SIGCONT)
+        """Let a worker go on that stops itself, once it stands still."""
+        wait_until(lambda: state_of(self.pid(worker)) == "T", f"{worker} stands still")
+        kill(self.pid(worker), signal.SIGCONT)
 
     def end(self) -> dict[str, int]:
         """Ask everybody to end, wait for it, and give their exit codes."""
@@ -114,8 +120,3 @@ def working(*jobs: Job) -> Iterator[Workers]:
         yield workers
     finally:
         workers.close()
-
-
-def with_fault(job: Job, fault: str, phase: str | None, step: str) -> Job:
-    """Give a job that meets a fault."""
-    return replace(job, fault=fault, phase=phase, step=step)

@@ -1,8 +1,8 @@
 """
 A worker of one scope, with commands of its own that it has left.
 
-Usage: ``python scope_program.py URL MACHINE ROOT COUNT``. It says the Runs that it began and where each notes its signals, one
-JSON object, and serves its scope until its input ends.
+Usage: ``python scope_program.py URL MACHINE ROOT COUNT``. It says the Runs that it began and where each notes its
+signals, one JSON object, and serves its scope until its input ends.
 """
 
 from __future__ import annotations

@@ -147,8 +147,7 @@ def work(job: Job) -> None:
     def counted(report: SupervisorReport) -> None:
         say("cycle", counters=report.counters["cancellation"])
 
-    limits = {"cancel_lease_ms": job.lease_ms, "grace_ms": job.grace_ms}
-    with PhasedLedger.open(job.url, steps=fault, **limits) as ledger:
+    with PhasedLedger.open(job.url, steps=fault, cancel_lease_ms=job.lease_ms, grace_ms=job.grace_ms) as ledger:
         fault.ledger = ledger
         pidfds = SayingPidfds(say)
         controller = LocalController(ledger.machine(), grace_ms=job.grace_ms, pidfds=pidfds, steps=fault)
