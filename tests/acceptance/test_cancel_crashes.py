@@ -299,3 +299,25 @@ def test_a_command_that_ended_on_the_killed_workers_signal_gets_no_other(tmp_pat
     assert not marked.living()
     case = replace(KILLED["after TERM"], term=1, kill=0, result=EXITED, how="ends")
     played([(("kill", "after TERM"), case)], RealTime(tmp_path, None), tmp_path)
+
+
+def test_the_end_of_a_command_is_recorded_without_waiting_for_the_dead_workers_lease(
+    tmp_path: Path, marked: Marked
+) -> None:
+    """R7.6: what was delivered by a worker that died before it could say so is history once the Run has ended."""
+    assert not marked.living()
+    cell = Cell(("kill", "after KILL"), KILLED["after KILL"], RealTime(tmp_path, None), tmp_path)
+    with cell.ledger as ledger, working(cell.first_job) as first:
+        first.first("ended", cell.first)
+        over_s = time.monotonic() + LEASE_MS / 1_000
+        cell.ends()
+        before = ledger.history(cell.command.run_id)
+        wait_until(lambda: time.monotonic() > over_s, "the dead worker's lease is over")
+        # No page lists it any more, so nobody takes it over.
+        assert ledger.supervise().cycle()["cancellation"] == {"seen": 0, "claimed": 0}
+        assert ledger.blocked().items == ()
+        assert ledger.history(cell.command.run_id) == before
+        assert cell.command.signals() == [["SIGTERM"], ["SIGTERM"]]
+        assert first.sent(cell.first) == ["SIGTERM", "SIGKILL"]
+        report = ledger.verify()
+        assert report.clean, report.differences

@@ -88,23 +88,27 @@ class Workers:
 
     def end(self) -> dict[str, int]:
         """Ask everybody to end, wait for it, and give their exit codes."""
-        ended = {said["worker"] for said in self.all("ended")}
-        for begun in self.all("begins"):
-            if begun["worker"] not in ended:
-                kill(begun["pid"], signal.SIGTERM)
+        self._signal_those_left(signal.SIGTERM)
         self._program.wait(DEADLINE_S)
         self._reader.join()
         return {said["worker"]: said["code"] for said in self.all("ended")}
 
     def close(self) -> None:
         """Kill whoever is left."""
-        for process in (*(begun["pid"] for begun in self.all("begins")), self._program.pid):
-            if self._program.returncode is None:
-                kill(process)
-        self._program.wait(DEADLINE_S)
+        if self._program.poll() is None:
+            self._signal_those_left(signal.SIGKILL)
+            kill(self._program.pid)
+            self._program.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)
         assert self._program.stdout is not None
         self._program.stdout.close()
+
+    def _signal_those_left(self, number: signal.Signals) -> None:
+        # The program reaps them: the number of one that has ended may be another process's by now.
+        ended = {said["worker"] for said in self.all("ended")}
+        for begun in self.all("begins"):
+            if begun["worker"] not in ended:
+                kill(begun["pid"], number)
 
     def _listen(self) -> None:
         assert self._program.stdout is not None
