@@ -35,8 +35,9 @@ def look(scene: StopScene, target: EvidenceTarget) -> Evidence:
 
 def ended(scene: StopScene) -> EvidenceTarget:
     """A command that has ended."""
-    child = scene.start("true")
+    child = scene.start("sleep", "600")
     handle = scene.handle(child)
+    child.kill()
     child.wait()
     return scene.asked(handle)
 
