@@ -12,11 +12,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks import edge, footprint, ledger_sides, reading_sides, recorder_sides, sizes, sql_sides
+from benchmarks import (
+    crowds,
+    delivery_sides,
+    delivery_sql,
+    edge,
+    footprint,
+    idle,
+    ledger_sides,
+    reaction,
+    reading_sides,
+    recorder_sides,
+    sizes,
+    sql_sides,
+)
 from benchmarks.figures import Report, figures_of_turns
 from benchmarks.places import RAM_DISK, Dialect, Place
 from benchmarks.turns import Entry, Turns, take_turns
 
+_SHORTER: Final = 4
+"""Turns of deliveries are so many times shorter: each step takes a Run of its own, which must be made before."""
 DIALECTS: Final[tuple[Dialect, ...]] = ("sqlite", "postgresql")
 
 
@@ -30,16 +45,40 @@ class Effort:
     disk: bool
     runs: int
     """Runs of which the size is taken."""
+    workers: tuple[int, ...]
+    """Who deliver at the same time; only the first of these on SQLite, which has one writer."""
+    crowd: tuple[int, int]
+    """How many finished Runs are few, and how many are many."""
+    requests: int
+    """Requests whose way to the process is timed."""
 
     @classmethod
     def full(cls) -> Effort:
-        """What a baseline is made of: about ten minutes."""
-        return cls(rounds=7, seconds=0.5, writers=(1, 4, 16), disk=True, runs=1_000)
+        """What a baseline is made of: about twenty minutes."""
+        return cls(
+            rounds=7,
+            seconds=0.5,
+            writers=(1, 4, 16),
+            disk=True,
+            runs=1_000,
+            workers=(1, 8),
+            crowd=(1_000, 1_000_000),
+            requests=51,
+        )
 
     @classmethod
     def quick(cls) -> Effort:
         """Shows that everything works: its figures mean nothing."""
-        return cls(rounds=1, seconds=0.02, writers=(2,), disk=False, runs=3)
+        return cls(
+            rounds=1,
+            seconds=0.02,
+            writers=(2,),
+            disk=False,
+            runs=3,
+            workers=(2,),
+            crowd=(1_000, 5_000),
+            requests=1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +147,51 @@ class Bench:
             ]
             self._turns("replay", Setting(self.ram, dialect, 1), entries, "facts/s")
 
+    def claims(self) -> None:
+        """Cancellations claimed and settled, against hand-written SQL."""
+        for place in self.places:
+            for dialect in DIALECTS:
+                for workers in self.effort.workers if dialect == "postgresql" else self.effort.workers[:1]:
+                    entries = [
+                        Entry("ledger", delivery_sides.pairs, place.ledger_database(dialect)),
+                        Entry("sql", delivery_sql.pairs, place.ledger_database(dialect)),
+                    ]
+                    self._turns("claim and settle", Setting(place, dialect, workers), entries, "pairs/s", _SHORTER)
+
+    def crowd(self) -> None:
+        """Claims, and pages of what is due, with few and with many finished Runs in the tables."""
+        few, many = self.effort.crowd
+        place = self.ram
+        for dialect in DIALECTS:
+            # Many and few, whatever the numbers: the figures keep their names.
+            urls = {"many": place.ledger_database(dialect), "few": place.ledger_database(dialect)}
+            for (name, url), count in zip(urls.items(), (many, few), strict=True):
+                self.say(f"crowd, {dialect}, {name}: {count:,} runs")
+                crowds.fill(url, count)
+            setting = Setting(place, dialect, 1)
+            for case, opener, unit in (
+                ("page of due dispatches", delivery_sides.due_pages, "pages/s"),
+                ("claim in a crowd", delivery_sides.claims, "claims/s"),
+            ):
+                entries = [Entry(name, opener, url) for name, url in urls.items()]
+                self._turns(case, setting, entries, unit, _SHORTER)
+            # They are gigabytes.
+            for url in urls.values():
+                place.remove(url)
+
+    def reaction(self) -> None:
+        """From a request to the signal."""
+        place = self.places[-1]
+        for dialect in DIALECTS:
+            for measured in (reaction.in_one_process, reaction.in_two_processes):
+                self.say(f"reaction, {dialect}, {measured.__name__.replace('_', ' ')}")
+                self.report.figures += measured(place.ledger_database(dialect), self.effort.requests)
+
+    def idle(self) -> None:
+        """Supervisors that have nothing to do."""
+        self.say("idle")
+        self.report.figures += idle.measure(self.ram.ledger_database("sqlite"), self.effort.runs)
+
     def size(self) -> None:
         """Bytes written and kept."""
         for dialect in DIALECTS:
@@ -145,10 +229,10 @@ class Bench:
             ]
             self._turns("one-fact command, history not kept", setting, entries, "commits/s")
 
-    def _turns(self, case: str, setting: Setting, entries: Sequence[Entry], unit: str) -> None:
+    def _turns(self, case: str, setting: Setting, entries: Sequence[Entry], unit: str, shorter: int = 1) -> None:
         self.say(f"{case}, {setting.name}")
         before = setting.place.flush_us()
-        rates = take_turns(entries, Turns(self.effort.rounds, self.effort.seconds, setting.writers))
+        rates = take_turns(entries, Turns(self.effort.rounds, self.effort.seconds / shorter, setting.writers))
         after = setting.place.flush_us()
         self.report.fsync_us.append(
             {"case": case, "setting": setting.name, "before_us": round(before), "after_us": round(after)}
@@ -164,6 +248,10 @@ CASES: Final[Mapping[str, Callable[[Bench], None]]] = {
     "one-fact": Bench.one_fact,
     "lives": Bench.lives,
     "replay": Bench.replay,
+    "claims": Bench.claims,
+    "crowd": Bench.crowd,
+    "reaction": Bench.reaction,
+    "idle": Bench.idle,
     "size": Bench.size,
     "footprint": Bench.footprint,
     "edge": Bench.edge,

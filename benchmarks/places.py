@@ -62,6 +62,16 @@ class Place:
             Ledger.open(url).close()
         return url
 
+    def remove(self, url: str) -> None:
+        """Remove a database of this place, which nobody uses any more."""
+        if not url.startswith("sqlite"):
+            if self._server is not None:
+                self._server.drop_database(url)
+            return
+        path = Path(url.removeprefix("sqlite:///"))
+        for file in path.parent.glob(f"{path.name}*"):
+            file.unlink()
+
     def flush_us(self) -> float:
         """Measure how long the flush of a small append takes, in microseconds (median)."""
         times = []

@@ -14,14 +14,14 @@ its own clock. So a ratio of 1.0 would mean that all of that is free.
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.ledger_sides import BUSY_TIMEOUT_MS, STEPS_PER_RUN, begin_runs, open_ledger
+from benchmarks.by_hand import HandConnection
+from benchmarks.ledger_sides import STEPS_PER_RUN, begin_runs, open_ledger
 from runfacts.domain.answers import AttemptClaim
 from runfacts.infrastructure.ledger import Ledger
 
@@ -57,12 +57,10 @@ class _Stand:
 
 @dataclass(slots=True)
 class HandWritten:
-    """The side: ``execute`` runs a statement on an open transaction, ``connection`` commits it."""
+    """The side."""
 
     ledger: Ledger
-    connection: Any
-    execute: Callable[[str, dict[str, object]], Any]
-    begin: Callable[[], object]
+    hand: HandConnection
     statements: tuple[str, str, str]
 
     def prepare(self, steps: int) -> Iterator[int]:
@@ -72,7 +70,7 @@ class HandWritten:
 
     def close(self) -> None:
         """See ``Side``."""
-        self.connection.close()
+        self.hand.close()
         self.ledger.close()
 
     def _stand(self, claim: AttemptClaim) -> _Stand:
@@ -113,13 +111,13 @@ class HandWritten:
             "project": stand.project,
             "aggregate_version": version,
         }
-        self.begin()
-        counted = self.execute(count, parameters).rowcount
-        moved = self.execute(move, parameters).rowcount
-        position = self.execute(append, parameters).fetchone()
+        self.hand.begin()
+        counted = self.hand.execute(count, parameters).rowcount
+        moved = self.hand.execute(move, parameters).rowcount
+        position = self.hand.execute(append, parameters).fetchone()
         if (counted, moved) != (1, 1) or position is None:
             raise RuntimeError("a hand-written command of the bench found somebody else's rows")
-        self.connection.commit()
+        self.hand.commit()
         stand.sequence, stand.aggregate_version = sequence, version
         stand.callback_sequence += 1
         stand.hash = parameters["hash"]  # type: ignore[assignment]  # it is the text from above
@@ -127,42 +125,5 @@ class HandWritten:
 
 def one_fact(url: str) -> HandWritten:
     """Open the side."""
-    return _on_sqlite(url) if url.startswith("sqlite") else _on_postgresql(url)
-
-
-def _on_sqlite(url: str) -> HandWritten:
-    connection = sqlite3.connect(
-        url.removeprefix("sqlite:///"), timeout=BUSY_TIMEOUT_MS / 1_000, isolation_level=None, check_same_thread=False
-    )
-    for pragma in ("foreign_keys=ON", "synchronous=FULL", "journal_size_limit=67108864"):
-        connection.execute(f"PRAGMA {pragma}")
-    cursor = connection.cursor()
-    return HandWritten(
-        open_ledger(url),
-        connection,
-        cursor.execute,
-        lambda: cursor.execute("BEGIN IMMEDIATE"),
-        (_COUNT, _MOVE, _APPEND),
-    )
-
-
-def _on_postgresql(url: str) -> HandWritten:
-    import psycopg
-
-    connection = psycopg.connect(url)
-    cursor = connection.cursor()
-    count, move, append = (_for_psycopg(text) for text in (_COUNT, _MOVE, _APPEND))
-    # The driver sends BEGIN before the first statement.
-    return HandWritten(open_ledger(url), connection, cursor.execute, lambda: None, (count, move, append))
-
-
-def _for_psycopg(text: str) -> str:
-    """Say ``:name`` as psycopg does."""
-    words = text.replace(":", "%(").split("%(")
-    named = [_closed(word) for word in words[1:]]
-    return "%(".join([words[0], *named])
-
-
-def _closed(text: str) -> str:
-    end = next(index for index, character in enumerate(text) if not (character.isalnum() or character == "_"))
-    return f"{text[:end]})s{text[end:]}"
+    hand = HandConnection.opened(url)
+    return HandWritten(open_ledger(url), hand, (hand.said(_COUNT), hand.said(_MOVE), hand.said(_APPEND)))

@@ -5,43 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from benchmarks.figures import RATIO, Figure, Report
+from benchmarks.figures import Figure, Report
+from benchmarks.goals import GOALS, ONE, STEADY, Goal
 
 _THOUSAND: Final = 1_000
 _TEN: Final = 10
 _PACKAGES: Final = ("eventsourcing", "sqlalchemy", "psycopg", "pydantic")
 _TO_BE_FILLED: Final = "to be filled"
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A ratio that the product means to reach."""
-
-    case: str
-    setting: str
-    side: str
-    lowest: float
-
-
-_ONE: Final = "one-fact command"
-_SQL: Final = "ledger : sql"
-GOALS: Final = (
-    Goal(_ONE, "postgresql, disk, 1 writer", _SQL, 0.6),
-    Goal(_ONE, "postgresql, disk, 4 writers", _SQL, 0.55),
-    Goal(_ONE, "postgresql, disk, 16 writers", _SQL, 0.5),
-    Goal(_ONE, "postgresql, disk, 16 writers", "ledger : recorder", 2.5),
-    *(Goal(_ONE, f"sqlite, disk, {writers}", _SQL, 0.5) for writers in ("1 writer", "4 writers", "16 writers")),
-    *(Goal(_ONE, f"postgresql, RAM disk, {writers}", _SQL, 0.5) for writers in ("1 writer", "4 writers", "16 writers")),
-    *(Goal(_ONE, f"sqlite, RAM disk, {writers}", _SQL, 0.35) for writers in ("1 writer", "4 writers", "16 writers")),
-    Goal("replay", "sqlite, RAM disk, 1 writer", "replayed : decoded", 0.5),
-    Goal("replay", "postgresql, RAM disk, 1 writer", "replayed : decoded", 0.5),
-)
-"""What the ratios are meant to be at least."""
 
 
 def machine() -> dict[str, Any]:
@@ -91,10 +65,10 @@ def differences(old: Report, new: Report) -> Iterator[str]:
             yield f"new    {key}: {_number(after[key].median)}"
         elif now is None:
             yield f"gone   {key}: {_number(was.median)}"
-        elif not was.low <= now.median <= was.high and was.median:
-            change = (now.median / was.median - 1) * 100
+        elif not was.low <= now.median <= was.high:
+            change = f"{(now.median / was.median - 1) * 100:+5.0f}%" if was.median else "not 0 "
             yield (
-                f"{change:+5.0f}%  {key}: {_number(now.median)}, was {_number(was.median)}"
+                f"{change}  {key}: {_number(now.median)}, was {_number(was.median)}"
                 f" ({_number(was.low)} to {_number(was.high)})"
             )
 
@@ -122,16 +96,27 @@ def page_tables(report: Report | None) -> Iterator[str]:
 
 
 def _goal_rows(report: Report | None) -> Iterator[Sequence[str]]:
-    found = {} if report is None else {(each.case, each.setting, each.side): each for each in report.figures}
+    found = {} if report is None else {each.key: each for each in report.figures}
     for goal in GOALS:
-        name = f"{goal.case}, {goal.setting}, {goal.side}"
-        figure = found.get((goal.case, goal.setting, goal.side))
-        if figure is None or figure.unit != RATIO:
-            yield name, f"≥ {goal.lowest}", _TO_BE_FILLED, "", ""
+        figure = found.get(goal.key)
+        if figure is None:
+            yield goal.name, goal.words, _TO_BE_FILLED, "", ""
         else:
-            reached = "yes" if figure.median >= goal.lowest else "**no**"
-            yield name, f"≥ {goal.lowest}", _number(figure.median), _spread(figure), reached
+            reached = "yes" if goal.reached_by(figure.median) else "**no**"
+            yield goal.name, goal.words, _number(figure.median), _spread(figure), reached
     yield from _scaling_rows(report)
+    for steady in STEADY:
+        yield _steady_row(steady, found)
+
+
+def _steady_row(steady: Goal, found: Mapping[str, Figure]) -> Sequence[str]:
+    """Compare the rates of one and of more workers, by their medians."""
+    few, many = (found.get(steady.key_with(workers)) for workers in ("1 writer", "8 writers"))
+    name = f"{steady.case}, {steady.setting}, from 1 to 8 workers, {steady.side}"
+    if few is None or many is None:
+        return name, steady.words, _TO_BE_FILLED, "", ""
+    ratio = many.median / few.median
+    return name, steady.words, _number(ratio), "", "yes" if steady.reached_by(ratio) else "**no**"
 
 
 def _scaling_rows(report: Report | None) -> Iterator[Sequence[str]]:
@@ -139,10 +124,10 @@ def _scaling_rows(report: Report | None) -> Iterator[Sequence[str]]:
     found = (
         {}
         if report is None
-        else {(each.setting, each.side): each.median for each in report.figures if each.case == _ONE}
+        else {(each.setting, each.side): each.median for each in report.figures if each.case == ONE}
     )
     for where in ("sqlite, disk", "postgresql, disk", "sqlite, RAM disk", "postgresql, RAM disk"):
-        name = f"{_ONE}, {where}, from 4 to 16 writers, ledger"
+        name = f"{ONE}, {where}, from 4 to 16 writers, ledger"
         rates = [found.get((f"{where}, {count} writers", side)) for side in ("ledger", "sql") for count in (4, 16)]
         if None in rates:
             yield name, "as sql or better", _TO_BE_FILLED, "", ""

@@ -11,16 +11,30 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 _DEADLINE_S = 30.0
 _COMMAND = (sys.executable, "-m", "runfacts")
+_TREE = """\
+#!/bin/sh
+# The first process ends on TERM. Its child ignores it; after a minute it gives up by itself.
+sh -c 'trap "" TERM; echo $$; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done' &
+wait
+"""
+_FIRST_WORKER = ("--set", "grace_ms=3000", "--set", "cancel_lease_ms=6000")
+"""The time between TERM and KILL, and how long others must leave a delivery to its holder."""
+_SECOND_WORKER = ("--set", "grace_ms=200", "--set", "cancel_lease_ms=4000")
+
+Fact = dict[str, Any]
+"""A fact, as the audit trail has it."""
 
 
 class NotAsPromised(Exception):
@@ -37,6 +51,8 @@ class Demo:
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNFACTS_")}
         self.environment = own | {"RUNFACTS_DB": self.url}
         self.runs: list[tuple[str, str]] = []
+        self.workers = "", ""
+        """Who held the delivery first, and who took it over."""
 
     def exec(self, what: str, *command: str, code: int) -> str:
         """Run a command under the ledger, show it, and give the id of its run."""
@@ -76,7 +92,7 @@ class Demo:
         """Show a command and what it writes."""
         say(f"$ runfacts {shlex.join(arguments)}")
         sys.stdout.flush()
-        subprocess.run([*_COMMAND, *arguments], env=self.environment, check=True)
+        subprocess.run([*_COMMAND, *arguments], env=self.environment, stderr=subprocess.STDOUT, check=True)
         say("")
 
     def lose_the_host(self) -> str:
@@ -88,21 +104,9 @@ class Demo:
             "until [ -e go ] || [ $n -ge 600 ]; do sleep 0.1; n=$((n + 1)); done; echo done; exit 3"
         )
         say(f"$ runfacts exec --task 'its host is killed' -- sh -c {shlex.quote(script)}")
-        host = subprocess.Popen(
-            [*_COMMAND, "exec", "--task", "its host is killed", "--", "sh", "-c", script],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
         try:
-            with host:
-                try:
-                    first_line, begun = _first_lines(host)
-                finally:
-                    host.kill()
+            with self._started("exec", "--task", "its host is killed", "--", "sh", "-c", script) as host:
+                first_line, begun = _first_lines(host)
             run_id = self.note("its host is killed", first_line)
             say(f"{first_line.rstrip()}\n{begun.rstrip()}")
             expect(begun == "begun\n", "that the command begins")
@@ -114,12 +118,99 @@ class Demo:
         say("Its command has ended meanwhile, and its keeper has left a receipt. The next exec records it.\n")
         return run_id
 
+    def lose_the_worker(self) -> str:
+        """Cancel a tree of processes, kill the worker between TERM and KILL, and have another one take over."""
+        what = "it does not stop easily"
+        tree = self.folder / "tree.sh"
+        tree.write_text(_TREE)
+        say(f"$ cat tree.sh\n{_TREE}")
+        say(f"$ runfacts exec --task {shlex.quote(what)} -- sh tree.sh")
+        with self._started("exec", "--task", what, "--", "sh", tree.name) as host:
+            first_line, line = _first_lines(host)
+            host.kill()
+        run_id, child = self.note(what, first_line), int(line)
+        leader = _parent_of(child)
+        say(f"{first_line.rstrip()}\nIts host is dead (kill -9), so that somebody else has to stop it.\n")
+        self.tell("cancel", run_id, "--reason", "the demo wants to see it stop")
+
+        say(f"$ runfacts supervise {shlex.join(_FIRST_WORKER)}")
+        with self._started("supervise", "--interval", "0.25", *_FIRST_WORKER) as worker:
+            first = _owner(worker)
+            wait_until(lambda: not _lives(leader), "that the first process ends on TERM")
+            worker.kill()
+        run = self.show(run_id)
+        expect((run["status"], _lives(child)) == ("running", True), "that the run goes on as long as the child lives")
+        held = run["cancellation"]["dispatch"]
+        expect(held["status"] == "leased", f"a delivery that is leased, and not {held['status']}")
+        say(
+            "It has sent TERM and is dead (kill -9). The tree's first process has ended, its child has not: the run is"
+            " still running.\n"
+        )
+        self.tell("unproven")
+
+        say(f"$ runfacts supervise {shlex.join(_SECOND_WORKER)}")
+        with self._started("supervise", "--interval", "0.25", *_SECOND_WORKER) as worker:
+            second = _owner(worker)
+            self.tell("cancel", run_id, "--wait", f"{_DEADLINE_S:.0f}")
+            expect(not _lives(child), "that the run ends only when the child is gone")
+            worker.send_signal(signal.SIGTERM)
+            expect(worker.wait(_DEADLINE_S) == 0, "that a worker ends well on SIGTERM")
+        say("It has waited until the lease of the dead one was over, and the child is gone.\n")
+        self.workers = first, second
+        return run_id
+
+    @contextmanager
+    def _started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Have a command in the background; killed at the latest at the end of the block."""
+        process = subprocess.Popen(
+            [*_COMMAND, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
 
 def _first_lines(host: subprocess.Popen[str]) -> tuple[str, str]:
     """Read the first lines of stderr and stdout."""
     if host.stdout is None or host.stderr is None:
         raise NotAsPromised("the host has no output")
     return host.stderr.readline(), host.stdout.readline()
+
+
+def _owner(worker: subprocess.Popen[str]) -> str:
+    """Show and give the name under which a worker supervises."""
+    if worker.stderr is None:
+        raise NotAsPromised("the worker has no output")
+    line = worker.stderr.readline().rstrip()
+    say(line)
+    return line.rpartition(" ")[2]
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Give what the kernel says of a process, from its state on; nothing when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for yet has."""
+    return _fields_of(pid)[:1] not in ([], ["Z"], ["X"])
+
+
+def _parent_of(pid: int) -> int:
+    fields = _fields_of(pid)
+    expect(len(fields) > 1, "that the tree lives")
+    return int(fields[1])
 
 
 def say(text: str) -> None:
@@ -174,6 +265,9 @@ def _play(demo: Demo) -> None:
     expect(began == ["begun"], f"that it ran once, and not {len(began)} times")
     say("The receipt was recorded: the run whose host was killed has ended with exit code 3, and ran once.\n")
 
+    say("--- A tree of processes is cancelled, and the worker that does it is killed\n")
+    stubborn = demo.lose_the_worker()
+
     say("--- The board\n")
     demo.tell("list")
 
@@ -184,7 +278,9 @@ def _play(demo: Demo) -> None:
     say("--- Everything computed anew from the facts\n")
     demo.tell("verify")
     ends = {good: {"exit_code": 0}, seven: {"exit_code": 7}, killed: {"signal": 15}, orphan: {"exit_code": 3}}
-    _check(demo, ends | {last: {"exit_code": 0}})
+    facts = [json.loads(line) for line in demo.read("audit", "--json").splitlines()]
+    _check(demo, facts, ends | {last: {"exit_code": 0}})
+    _check_take_over(demo, [fact for fact in facts if fact["run_id"] == stubborn])
 
     say(f"The ledger stays in {demo.folder}. To read all of this again:\n")
     script = Path(sys.executable).with_name("runfacts")
@@ -194,14 +290,35 @@ def _play(demo: Demo) -> None:
     say(f"  {runfacts} show {orphan}")
 
 
-def _check(demo: Demo, ends: dict[str, dict[str, int]]) -> None:
+def _check(demo: Demo, facts: list[Fact], ends: dict[str, dict[str, int]]) -> None:
     """See that the ledger says of each run what has happened, and that nothing of the trail is missing."""
-    facts = [json.loads(line) for line in demo.read("audit", "--json").splitlines()]
     for run_id, what in demo.runs:
+        if run_id not in ends:
+            continue
         trail = [fact for fact in facts if fact["run_id"] == run_id]
         expect([fact["sequence"] for fact in trail] == list(range(1, 10)), f"a trail of 9 facts of the run {what!r}")
         end = trail[-1]
         expect(end["payload"] == ends[run_id], f"an end of {ends[run_id]} of the run {what!r}, not {end['payload']}")
+
+
+def _check_take_over(demo: Demo, trail: list[Fact]) -> None:
+    """See that the trail shows who held the delivery, who took it over, and that the run ended after it."""
+    first, second = demo.workers
+    requested, taken, delivered, *ends = trail[-5:]
+    expect(
+        [fact["type"] for fact in (requested, taken, delivered, *ends)]
+        == [
+            "run.cancel_requested",
+            "run.cancel_dispatch_taken_over",
+            "run.cancel_dispatched",
+            "attempt.cancelled",
+            "run.cancelled",
+        ],
+        "a trail that shows request, take-over, delivery and end",
+    )
+    expect(taken["payload"]["previous_owner"] == first, f"that {first} held the delivery before")
+    expect({taken["actor_id"], delivered["actor_id"]} == {second}, f"that {second} took it over")
+    expect(delivered["payload"]["escalation"] == "kill", "that the child needed KILL")
 
 
 if __name__ == "__main__":

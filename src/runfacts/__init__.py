@@ -31,8 +31,33 @@ if TYPE_CHECKING:
         StopNotProven,
     )
     from runfacts.domain.authentication import Authenticator, authenticated
+    from runfacts.domain.cancellation.controllers import (
+        ExecutionController,
+        OutOfTime,
+        StopResult,
+        StopTarget,
+        TimeLeft,
+    )
+    from runfacts.domain.cancellation.dispatch import ClaimAnswer
+    from runfacts.domain.cancellation.operators import Abandoned, BlockedDispatch, Rearmed, StopConfirmed, UnprovenStop
+    from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
+    from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
+    from runfacts.domain.cancellation.terms import (
+        AlreadyRequested,
+        AlreadyTerminal,
+        CancelRequested,
+        CandidatePage,
+        Cursor,
+        DispatchAlreadySettled,
+        DispatchCandidate,
+        DispatchClaimed,
+        DispatchFenced,
+        DispatchNotClaimed,
+        DispatchSettled,
+    )
     from runfacts.domain.decisions import Refusal
     from runfacts.domain.errors import (
+        AlreadyStarted,
         AttemptNotFound,
         CheckpointLost,
         Conflict,
@@ -44,6 +69,7 @@ if TYPE_CHECKING:
         DatabaseReadOnly,
         DatabaseUnreachable,
         DedupeConflict,
+        DispatchVersionConflict,
         ForeignMachine,
         IdempotencyConflict,
         IllegalTransition,
@@ -64,10 +90,12 @@ if TYPE_CHECKING:
         RunVersionConflict,
         SchemaTooNew,
         SchemaTooOld,
+        StillRunning,
         TokenRefused,
         UnknownFactsInRun,
         UnsuitableConnection,
         UnsupportedPlatform,
+        VerbRefused,
     )
     from runfacts.domain.facts import Fact, UnknownPayload
     from runfacts.domain.feeds import Checkpoint, FeedHealth, FeedPage, Waiting
@@ -75,11 +103,21 @@ if TYPE_CHECKING:
     from runfacts.domain.limits import Settings
     from runfacts.domain.outcomes import Outcome
     from runfacts.domain.payload_parts import OutcomeKind
+    from runfacts.domain.payloads import Escalation
+    from runfacts.domain.recovery.evidence import (
+        Evidence,
+        EvidenceProvider,
+        EvidenceTarget,
+        Liveness,
+        StopAsking,
+        Unknown,
+    )
     from runfacts.domain.retry import RetryPolicy, Safety
     from runfacts.domain.views import (
         AttemptView,
         CancellationView,
         Difference,
+        DispatchView,
         ExecutionView,
         Head,
         LeaseState,
@@ -90,24 +128,35 @@ if TYPE_CHECKING:
     )
     from runfacts.infrastructure.api.feed import Following
     from runfacts.infrastructure.ledger import Ledger
+    from runfacts.infrastructure.stores.stop_states import StopState
+    from runfacts.infrastructure.supervision import Duty, Supervision
     from runfacts.infrastructure.telemetry.opentelemetry_measures import OpenTelemetryMeasures
 
 __all__ = [
+    "Abandoned",
     "Actor",
     "ActorType",
     "AlreadyCreated",
+    "AlreadyRequested",
+    "AlreadyStarted",
+    "AlreadyTerminal",
     "AttemptClaim",
     "AttemptNotFound",
     "AttemptStatus",
     "AttemptView",
     "Authenticator",
+    "BlockedDispatch",
+    "CancelRequested",
     "CancellationView",
+    "CandidatePage",
     "Checkpoint",
     "CheckpointLost",
+    "ClaimAnswer",
     "Claimed",
     "Conflict",
     "Contended",
     "Created",
+    "Cursor",
     "DatabaseBusy",
     "DatabaseCorrupt",
     "DatabaseError",
@@ -115,7 +164,24 @@ __all__ = [
     "DatabaseReadOnly",
     "DatabaseUnreachable",
     "DedupeConflict",
+    "Diagnostic",
     "Difference",
+    "DispatchAlreadySettled",
+    "DispatchCandidate",
+    "DispatchClaimed",
+    "DispatchFenced",
+    "DispatchNotClaimed",
+    "DispatchResult",
+    "DispatchSettled",
+    "DispatchStatus",
+    "DispatchVersionConflict",
+    "DispatchView",
+    "Duty",
+    "Escalation",
+    "Evidence",
+    "EvidenceProvider",
+    "EvidenceTarget",
+    "ExecutionController",
     "ExecutionOwner",
     "ExecutionView",
     "Fact",
@@ -136,6 +202,7 @@ __all__ = [
     "LeaseState",
     "Ledger",
     "LegacyRun",
+    "Liveness",
     "MalformedId",
     "MalformedUrl",
     "NotAllowed",
@@ -144,11 +211,13 @@ __all__ = [
     "NotFound",
     "NotQueued",
     "OpenTelemetryMeasures",
+    "OutOfTime",
     "Outcome",
     "OutcomeKind",
     "OutcomeUnknown",
     "Page",
     "ReaderRefused",
+    "Rearmed",
     "Recorded",
     "Refusal",
     "RenewalRefused",
@@ -167,22 +236,31 @@ __all__ = [
     "Settings",
     "StartRefused",
     "Started",
+    "StillRunning",
+    "StopAsking",
+    "StopConfirmed",
     "StopNotProven",
+    "StopResult",
+    "StopState",
+    "StopTarget",
+    "Supervision",
+    "SupervisorReport",
+    "TimeLeft",
     "TokenRefused",
+    "Unknown",
     "UnknownFactsInRun",
     "UnknownPayload",
+    "UnprovenStop",
     "UnsuitableConnection",
     "UnsupportedPlatform",
+    "VerbRefused",
     "VerifyReport",
     "Waiting",
     "authenticated",
 ]
 
 _NAMES_BY_MODULE = {
-    "runfacts.domain.actors": (
-        "Actor",
-        "ActorType",
-    ),
+    "runfacts.domain.actors": ("Actor", "ActorType"),
     "runfacts.domain.answers": (
         "AlreadyCreated",
         "AttemptClaim",
@@ -200,12 +278,40 @@ _NAMES_BY_MODULE = {
         "Started",
         "StopNotProven",
     ),
-    "runfacts.domain.authentication": (
-        "Authenticator",
-        "authenticated",
+    "runfacts.domain.authentication": ("Authenticator", "authenticated"),
+    "runfacts.domain.cancellation.controllers": (
+        "ExecutionController",
+        "OutOfTime",
+        "StopResult",
+        "StopTarget",
+        "TimeLeft",
+    ),
+    "runfacts.domain.cancellation.dispatch": ("ClaimAnswer",),
+    "runfacts.domain.cancellation.operators": (
+        "Abandoned",
+        "BlockedDispatch",
+        "Rearmed",
+        "StopConfirmed",
+        "UnprovenStop",
+    ),
+    "runfacts.domain.cancellation.results": ("DispatchResult", "DispatchStatus"),
+    "runfacts.domain.cancellation.supervisor": ("Diagnostic", "SupervisorReport"),
+    "runfacts.domain.cancellation.terms": (
+        "AlreadyRequested",
+        "AlreadyTerminal",
+        "CancelRequested",
+        "CandidatePage",
+        "Cursor",
+        "DispatchAlreadySettled",
+        "DispatchCandidate",
+        "DispatchClaimed",
+        "DispatchFenced",
+        "DispatchNotClaimed",
+        "DispatchSettled",
     ),
     "runfacts.domain.decisions": ("Refusal",),
     "runfacts.domain.errors": (
+        "AlreadyStarted",
         "AttemptNotFound",
         "CheckpointLost",
         "Conflict",
@@ -217,6 +323,7 @@ _NAMES_BY_MODULE = {
         "DatabaseReadOnly",
         "DatabaseUnreachable",
         "DedupeConflict",
+        "DispatchVersionConflict",
         "ForeignMachine",
         "IdempotencyConflict",
         "IllegalTransition",
@@ -237,38 +344,34 @@ _NAMES_BY_MODULE = {
         "RunfactsError",
         "SchemaTooNew",
         "SchemaTooOld",
+        "StillRunning",
         "TokenRefused",
         "UnknownFactsInRun",
         "UnsuitableConnection",
         "UnsupportedPlatform",
+        "VerbRefused",
     ),
-    "runfacts.domain.facts": (
-        "Fact",
-        "UnknownPayload",
-    ),
-    "runfacts.domain.feeds": (
-        "Checkpoint",
-        "FeedHealth",
-        "FeedPage",
-        "Waiting",
-    ),
-    "runfacts.domain.lifecycle": (
-        "AttemptStatus",
-        "ExecutionOwner",
-        "IntentKind",
-        "RunStatus",
-    ),
+    "runfacts.domain.facts": ("Fact", "UnknownPayload"),
+    "runfacts.domain.feeds": ("Checkpoint", "FeedHealth", "FeedPage", "Waiting"),
+    "runfacts.domain.lifecycle": ("AttemptStatus", "ExecutionOwner", "IntentKind", "RunStatus"),
     "runfacts.domain.limits": ("Settings",),
     "runfacts.domain.outcomes": ("Outcome",),
     "runfacts.domain.payload_parts": ("OutcomeKind",),
-    "runfacts.domain.retry": (
-        "RetryPolicy",
-        "Safety",
+    "runfacts.domain.payloads": ("Escalation",),
+    "runfacts.domain.recovery.evidence": (
+        "Evidence",
+        "EvidenceProvider",
+        "EvidenceTarget",
+        "Liveness",
+        "StopAsking",
+        "Unknown",
     ),
+    "runfacts.domain.retry": ("RetryPolicy", "Safety"),
     "runfacts.domain.views": (
         "AttemptView",
         "CancellationView",
         "Difference",
+        "DispatchView",
         "ExecutionView",
         "Head",
         "LeaseState",
@@ -279,6 +382,8 @@ _NAMES_BY_MODULE = {
     ),
     "runfacts.infrastructure.api.feed": ("Following",),
     "runfacts.infrastructure.ledger": ("Ledger",),
+    "runfacts.infrastructure.stores.stop_states": ("StopState",),
+    "runfacts.infrastructure.supervision": ("Duty", "Supervision"),
     "runfacts.infrastructure.telemetry.opentelemetry_measures": ("OpenTelemetryMeasures",),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sql_sides
+from benchmarks import crowds, delivery_sides, delivery_sql, sql_sides
 from benchmarks.__main__ import main
 from benchmarks.figures import Figure, Report
 from benchmarks.ledger_sides import STEPS_PER_RUN, one_fact
 from benchmarks.texts import differences, page_tables, table
-from runfacts import Ledger
+from runfacts import Ledger, RunStatus
 from runfacts.domain.facts import Fact
+from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.testing.ledgers import contents_of
 
+COLUMNS = cancellation_dispatches.columns.keys()
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,6 +34,11 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "one-fact command, history not kept",
         "whole life",
         "replay",
+        "claim and settle",
+        "page of due dispatches",
+        "claim in a crowd",
+        "request to TERM",
+        "a cycle of an idle supervisor",
         "disk of 1,000 runs",
         "written for one fact",
         "import",
@@ -43,8 +51,24 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "ledger : recorder",
         "ledger, facts read : sql",
         "replayed : decoded",
+        "many : few",
     }
-    assert all(figure.median > 0 for figure in report.figures)
+    idle = [figure for figure in report.figures if figure.case == "a cycle of an idle supervisor"]
+    assert all(figure.median > 0 for figure in report.figures if figure not in idle)
+    assert [(figure.setting, figure.unit, figure.median) for figure in idle] == [
+        ("sqlite, cancellation alone", "bytes written", 0),
+        ("sqlite, cancellation alone", "rows changed", 0),
+        ("sqlite, cancellation alone", "statements", 1),
+        ("sqlite, all duties", "bytes written", 0),
+        ("sqlite, all duties", "rows changed", 0),
+        ("sqlite, all duties", "statements", 3),
+    ]
+    assert sorted(figure.setting for figure in report.figures if figure.case == "request to TERM") == [
+        "postgresql, one process",
+        "postgresql, two processes",
+        "sqlite, one process",
+        "sqlite, two processes, a look each 250 ms",
+    ]
     assert any(note.startswith("edge: ") for note in report.notes)
     (tmp_path / "new.json").write_text(ended.stdout)
     assert main(["baseline", str(tmp_path / "new.json")]) == 1
@@ -90,6 +114,42 @@ def test_the_ledger_writes_facts_of_the_same_kind_and_size(database_url: str) ->
     assert (last.type, last.payload_text, last.actor.id, last.dedupe_key) == ("run.running", "{}", "bench", None)
 
 
+def test_deliveries_by_hand_are_what_the_ledger_records(database_url: str) -> None:
+    histories = []
+    for opener in (delivery_sql.pairs, delivery_sides.pairs):
+        side = opener(database_url)
+        assert sum(side.prepare(1)) == 1
+        with Ledger.open(database_url) as ledger:
+            histories.append(ledger.history(ledger.runs(limit=1).items[0].run_id))
+        side.close()
+
+    by_hand, recorded = (history[-1] for history in histories)
+    assert (by_hand.type, by_hand.actor) == (recorded.type, recorded.actor)
+    assert by_hand.dedupe_key == f"cancel-dispatch:{by_hand.attempt_id}:1"
+    assert by_hand.payload_text == recorded.payload_text.replace(str(recorded.attempt_id), str(by_hand.attempt_id))
+    with Ledger.open(database_url) as ledger:
+        verified = ledger.verify()
+        assert (verified.runs, verified.facts, verified.differences) == (2, 18, ())
+        rows = contents_of(ledger)[cancellation_dispatches.name]
+    assert [row[COLUMNS.index("status")] for row in rows] == ["dispatched", "dispatched"]
+    assert [row[COLUMNS.index("version")] for row in rows] == [2, 2]
+    assert [sum(value is None for value in row) for row in rows] == [7, 7]
+
+
+def test_a_crowd_is_in_every_table_and_none_of_it_is_due(database_url: str) -> None:
+    crowds.fill(database_url, 10)
+
+    with Ledger.open(database_url) as ledger:
+        counts = {name: len(rows) for name, rows in contents_of(ledger).items()}
+        page, _ = ledger.due_dispatches((delivery_sides.SERVED,), limit=64)
+        assert {run.status for run in ledger.runs().items} == {RunStatus.CANCELLED}
+
+    assert counts["runs"] == counts["attempts"] == counts["executions"] == counts["cancellation_dispatches"] == 11
+    # Those of the Run that was copied, and one of each copy.
+    assert counts["facts"] == 11 + 10
+    assert page.items == ()
+
+
 @pytest.fixture
 def report() -> Report:
     """Two figures and their ratio."""
@@ -132,6 +192,16 @@ def test_a_comparison_names_what_left_the_spread(report: Report) -> None:
     assert list(differences(report, report)) == []
 
 
+def test_a_comparison_names_what_was_nothing_and_is_something() -> None:
+    def idle(count: float) -> Report:
+        return Report({}, quick=False, figures=[Figure.of("idle", "sqlite", "ledger", "bytes", [count])])
+
+    assert list(differences(idle(0), idle(4_096))) == [
+        "not 0   idle, sqlite, ledger, bytes: 4,096, was 0.00 (0.00 to 0.00)"
+    ]
+    assert list(differences(idle(0), idle(0))) == []
+
+
 def test_the_page_says_which_goals_are_reached(report: Report) -> None:
     lines = list(page_tables(report))
 
@@ -151,6 +221,31 @@ def test_the_page_compares_how_rates_change_with_more_writers() -> None:
 
     row = "| one-fact command, sqlite, disk, from 4 to 16 writers, ledger | ≥ 0.90, as sql | 0.80 |  | **no** |"
     assert row in lines
+
+
+def test_the_page_has_goals_that_are_lengths_and_counts() -> None:
+    figures = [
+        Figure.of("request to TERM", "postgresql, two processes", "ledger", "ms", [4.0, 11.0, 12.0]),
+        Figure.of("a cycle of an idle supervisor", "sqlite, cancellation alone", "ledger", "statements", [1]),
+    ]
+
+    lines = list(page_tables(Report({}, quick=False, figures=figures)))
+
+    assert "| request to TERM, postgresql, two processes, ledger | ≤ 10 ms | 11.0 | 4.00 to 12.0 | **no** |" in lines
+    idle = "a cycle of an idle supervisor, sqlite, cancellation alone, ledger"
+    assert f"| {idle} | ≤ 1 statements | 1.00 |  | yes |" in lines
+    assert f"| {idle} | ≤ 0 rows changed | to be filled |  |  |" in lines
+
+
+def test_the_page_compares_one_worker_with_eight() -> None:
+    figures = [
+        Figure.of("claim and settle", f"postgresql, disk, {writers}", "ledger", "pairs/s", [rate])
+        for writers, rate in (("1 writer", 1_000.0), ("8 writers", 950.0))
+    ]
+
+    lines = list(page_tables(Report({}, quick=False, figures=figures)))
+
+    assert "| claim and settle, postgresql, disk, from 1 to 8 workers, ledger | ≥ 0.9 | 0.95 |  | yes |" in lines
 
 
 def test_the_page_is_what_the_baseline_gives() -> None:

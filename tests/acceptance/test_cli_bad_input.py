@@ -252,12 +252,12 @@ def test_usage(file: Path, told: Told, arguments: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("file")
-@pytest.mark.parametrize("option", ["--timeout", "--attempts", "--retry-lost", "--retry-failed", "--replay-safe"])
+@pytest.mark.parametrize("option", ["--attempts", "--retry-lost", "--retry-failed", "--replay-safe"])
 def test_options_of_exec_that_are_not_built_are_unknown(told: Told, option: str) -> None:
     assert option in refused_exec(told("exec", "--json", option, "3", "--", "true"), "usage")
 
 
-@pytest.mark.parametrize("command", ["cancel", "submit", "work", "supervise", "timeline", "export"])
+@pytest.mark.parametrize("command", ["manual", "release", "submit", "work", "timeline", "export"])
 def test_commands_that_are_not_built_are_unknown(told: Told, command: str) -> None:
     assert command in refused(told(command, "--json"), 2, "usage")
 

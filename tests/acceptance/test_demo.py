@@ -10,6 +10,7 @@ from pathlib import Path
 from process_watch import marked_environment
 from told import apart, environment
 
+ENDS = {"run.succeeded", "run.failed", "run.cancelled"}
 DEMO = Path(__file__).parents[2] / "scripts" / "demo_runs.py"
 
 
@@ -25,20 +26,21 @@ def test_the_demo_turns_out_as_promised_and_leaves_a_ledger_to_read(tmp_path: Pa
         )
         assert (shown.returncode, shown.stderr) == (0, "")
         assert not marked.living()
-    assert "Verified 5 runs and 45 facts: nothing differs." in shown.stdout
+    assert "Verified 6 runs and 57 facts: nothing differs." in shown.stdout
     again = apart("audit", "--json", url=f"sqlite:///{folder}/ledger.db")
     facts = [json.loads(line) for line in again.out.splitlines()]
-    assert len(facts) == 45
+    assert len(facts) == 57
     for fact in facts:
         assert fact["run_id"] in shown.stdout
         assert fact["type"] in shown.stdout
-    ends = [(fact["type"], fact["payload"]) for fact in facts if fact["type"] in {"run.succeeded", "run.failed"}]
+    ends = [(fact["type"], fact["payload"]) for fact in facts if fact["type"] in ENDS]
     assert ends == [
         ("run.succeeded", {"exit_code": 0}),
         ("run.failed", {"exit_code": 7}),
         ("run.failed", {"signal": 15}),
         ("run.failed", {"exit_code": 3}),
         ("run.succeeded", {"exit_code": 0}),
+        ("run.cancelled", {"reason": "user", "observed": "failed", "signal": 15}),
     ]
 
 

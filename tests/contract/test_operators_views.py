@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from deliveries import OPERATOR, asked_to_stop, brought_to, held_by, settled_with, stored
-from runfacts import Ledger
+from runfacts import BlockedDispatch, DispatchResult, DispatchStatus, DispatchView, InvalidCursor, Ledger, RunStatus
 from runfacts.domain.cancellation.operators import DIAGNOSES
-from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.domain.views import DispatchView
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, created
@@ -41,8 +41,8 @@ def test_the_board_says_where_each_delivery_stands(ledger: Ledger) -> None:
 def test_the_boards_filters_and_pages_hold_with_deliveries_too(ledger: Ledger) -> None:
     asked = [asked_to_stop(ledger, project="a") for _ in range(3)]
     brought_to(ledger, "running", project="b")
-    first = ledger.runs(project="a", status="running", limit=2)
-    rest = ledger.runs(project="a", status="running", limit=2, after=first.next)
+    first = ledger.runs(project="a", status=RunStatus.RUNNING, limit=2)
+    rest = ledger.runs(project="a", status=RunStatus.RUNNING, limit=2, after=first.next)
     assert [item.run_id for item in (*first.items, *rest.items)] == [one.run_id for one in asked[::-1]]
     assert rest.next is None
 
@@ -109,7 +109,7 @@ def test_the_blocked_come_first_by_age_then_those_that_nobody_serves(
         (unserved.run_id, unserved.attempt_id, "scope_unserved", EPOCH_MS, 0),
     ]
     assert [item.diagnosis for item in found] == [DIAGNOSES[item.reason] for item in found]
-    pages = []
+    pages: list[BlockedDispatch] = []
     after = None
     while True:
         page = ledger.blocked(limit=1, after=after)
@@ -148,3 +148,22 @@ def test_unproven_says_how_far_each_stop_has_come(ledger: Ledger, manual_clock: 
     ]
     assert never_started.run_id not in {run_id for run_id, _, _ in found}
     assert stored(ledger, held, "status") == ("leased",)
+
+
+def test_a_cursor_that_is_none_of_the_queues_is_refused(ledger: Ledger) -> None:
+    run_id = created(ledger)
+    places = [
+        "5",
+        "5:",
+        ":",
+        f"-1:{run_id}",
+        f"{1 << 70}:{run_id}",
+        f"{'9' * 5_000}:{run_id}",
+        "5:no-id",
+        "5:\x00",
+        "5:\ud800",
+    ]
+    for cursor in ["", "x", f"x5:{run_id}", f"b x:{run_id}", *(f"{part}{place}" for part in "bu" for place in places)]:
+        for read in (ledger.blocked, ledger.unproven):
+            with pytest.raises(InvalidCursor):
+                read(after=cursor)

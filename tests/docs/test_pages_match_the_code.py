@@ -11,7 +11,7 @@ import pytest
 
 import runfacts
 from pages import ROOT, prose, rows, section
-from runfacts import Ledger, RunfactsError, Settings
+from runfacts import Ledger, RunfactsError, Settings, Supervision
 from runfacts.domain import answers
 from runfacts.domain.errors import Conflict, DatabaseError, InvalidInput, NotAllowed, NotFound
 from runfacts.domain.measures import MEASURES
@@ -31,6 +31,8 @@ UNITS = {
     "TiB": 1 << 40,
 }
 FAMILIES = {RunfactsError, InvalidInput, NotFound, Conflict, NotAllowed, DatabaseError}
+ANSWERS = {answers.__name__, Supervision.__module__}
+PORTS = ("runfacts.domain.cancellation.", "runfacts.domain.recovery.")
 METHODS = [
     (name, method)
     for name, method in inspect.getmembers(Ledger, callable)
@@ -55,7 +57,8 @@ def test_every_answer_and_error_is_in_the_guide_to_the_api() -> None:
     wanted = {
         thing.__name__
         for thing in exported
-        if isinstance(thing, type) and (thing.__module__ == answers.__name__ or issubclass(thing, RunfactsError))
+        if isinstance(thing, type)
+        and (thing.__module__ in ANSWERS or thing.__module__.startswith(PORTS) or issubclass(thing, RunfactsError))
     }
     assert wanted - set(re.findall(r"`(\w+)`", prose(API))) == set()
 

@@ -54,21 +54,24 @@ class Marked:
 
     def wait_until_gone(self) -> None:
         """Wait until none is left."""
+        self._until_gone(lambda _: None)
 
+    def end(self) -> None:
+        """Kill what is left, each by its own pidfd, until none is."""
+        self._until_gone(kill)
+
+    def _until_gone(self, act: Callable[[int], None]) -> None:
         def gone() -> bool:
-            if self.living():
+            found = self.living()
+            for pid in found:
+                act(pid)
+            if found:
                 return False
             # A process shows no environment for a moment while it becomes another program.
             time.sleep(0.05)
             return not self.living()
 
         wait_until(gone, "all processes of the test have ended")
-
-    def end(self) -> None:
-        """Kill what is left, each by its own pidfd."""
-        for pid in self.living():
-            kill(pid)
-        self.wait_until_gone()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from runfacts.domain.cancellation.controllers import StopTarget
 from runfacts.domain.lifecycle import AttemptStatus
 from runfacts.domain.recovery.evidence import EvidenceTarget
 from runfacts.infrastructure.processes.handle import ProcessHandle
+from runfacts.infrastructure.processes.keeper_evidence import KeeperEvidence
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.local_evidence import LocalEvidence
 from runfacts.infrastructure.processes.machine import MachineIdentity
@@ -111,7 +112,7 @@ class TestLocalController(ControllerContract):
 class LocalLooks:
     """See EvidenceWorkbench."""
 
-    provider: LocalEvidence
+    provider: LocalEvidence | KeeperEvidence
     executor: Executor
 
     def start(self) -> EvidenceTarget:
@@ -172,3 +173,14 @@ class TestLocalEvidence(EvidenceContract):
         target = workbench.start()
         workbench.end(target)
         assert self._ask(workbench.provider, target).liveness == "not_running"
+
+
+class TestKeeperEvidence(EvidenceContract):
+    """The local provider that looks at keepers' locks, too; here their keepers have gone."""
+
+    @pytest.fixture
+    def workbench(self, executor: Executor) -> LocalLooks:
+        """The provider of this machine, as operators use it."""
+        machine, root = executor.scene.machine, executor.scene.root
+        provider = KeeperEvidence(LocalEvidence(machine), machine.scope, lambda _: str(root / "none.receipt"))
+        return LocalLooks(provider, executor)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+from number_reuse import Reuse
 from process_watch import wait_until
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.local_controller import LocalController
@@ -23,32 +23,6 @@ from runfacts.infrastructure.processes.procfs import ProcFs
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 from runfacts.testing.steps import CallAt
 from stop_scene import RecordingPidfds, StopScene, TimeIs
-
-NUMBER = 5_000
-"""Far from everything that this namespace hands out by itself."""
-
-
-def with_number(scene: StopScene, *argv: str, cookie: bool = True) -> subprocess.Popen[bytes]:
-    """Start a leader that has exactly this number."""
-    Path("/proc/sys/kernel/ns_last_pid").write_text(str(NUMBER - 1))
-    return scene.start(*argv, cookie=cookie)
-
-
-class Reuse:
-    """A recorded process whose number an impostor gets."""
-
-    def __init__(self, scene: StopScene) -> None:
-        self.scene = scene
-        self.victim = with_number(scene, "sleep", "600")
-        self.handle = scene.handle(self.victim)
-        self.impostor = self.victim
-
-    def change_hands(self) -> None:
-        """End the recorded process, reap it, and give its number to the impostor."""
-        self.victim.kill()
-        self.victim.wait()
-        self.impostor = with_number(self.scene, *self.scene.logging("log", "ends"), cookie=False)
-        self.scene.wait_until_ready("log")
 
 
 def main() -> None:

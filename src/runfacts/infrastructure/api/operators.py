@@ -158,7 +158,8 @@ class Operators(Reads):
             fields = {"evidence": EvidenceKind.ATTESTED} | reason | ({"forced": True} if running else {})
             decision = decisions.confirm_stopped(history, RunStopConfirmed.model_validate(fields))
             if decision.refusal is not None:
-                raise VerbRefused(_CONFIRM, history.run_id, decision.refusal.value)
+                why = f"it is {history.run.status}" if history.run.terminal else "nobody asked it to stop"
+                raise VerbRefused(_CONFIRM, history.run_id, why)
             first, *rest = decision.drafts
             drafts = (Draft(first.payload, first.attempt_id, key), *rest)
             stored = dispatches.read_dispatch(moment.reading, history.run_id)

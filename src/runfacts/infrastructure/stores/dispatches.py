@@ -35,6 +35,7 @@ _NO_LEASE: Final = {
 _IS_KEY = table.c.run_id == bindparam("key_run_id")
 _IS_VERSION = table.c.version == bindparam("expected_version")
 _LIVE = table.c.due_at_ms.is_not(None)
+_NAMES: Final = tuple(column.name for column in table.c)
 
 SELECT_DISPATCH: Final = Statement("select_dispatch", select(*table.c).where(table.c.run_id == bindparam("run_id")))
 INSERT_DISPATCH: Final = Statement(
@@ -149,7 +150,7 @@ def read_dispatch(reading: Reading, run_id: str) -> StoredDispatch | None:
     row = reading.row(SELECT_DISPATCH, {"run_id": run_id})
     if row is None:
         return None
-    found = dict(zip((column.name for column in table.c), row, strict=True))
+    found = dict(zip(_NAMES, row, strict=True))
     boot_id, boot_ms = found.pop("lease_boot_id"), found.pop("lease_expires_boot_ms")
     found["status"] = DispatchStatus(found["status"])
     found["last_result"] = None if found["last_result"] is None else DispatchResult(found["last_result"])

@@ -8,8 +8,10 @@ from sqlalchemy import and_, bindparam, or_, select
 
 from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedDispatch, UnprovenStop
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.domain.errors import InvalidCursor
+from runfacts.domain.errors import InvalidCursor, MalformedId
+from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import AttemptStatus
+from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.views import Page
 from runfacts.infrastructure.database.cancellation_tables import IS_BLOCKED, IS_DUE_SOMETIME
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
@@ -130,7 +132,7 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     if part == _FIRST:
         place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
         for run_id, attempt_id, at_ms, version, status, result, _ in reading.rows(SELECT_UNPROVEN, place):
-            reason, words = _why(status, result)
+            reason, words = unproven_reason(status, result)
             items.append((_FIRST, at_ms, UnprovenStop(run_id, attempt_id, reason, at_ms, words, version)))
         after_ms, after_id = -1, ""
     if len(items) <= limit:
@@ -145,15 +147,16 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     )
 
 
-def _why(status: str | None, result: str | None) -> tuple[str, str]:
-    """Say where a stop stands that is not proven."""
+def unproven_reason(status: str | None, result: str | None) -> tuple[str, str]:
+    """Say where a stop stands that is not proven, by its dispatch: the reason and the diagnosis."""
     if status == DispatchStatus.DISPATCHED.value:
         words = "The signal was delivered and no end is recorded yet: signalled, perhaps still running."
         return "signalled", words
     if status == DispatchStatus.BLOCKED.value and result is not None:
         return result, DIAGNOSES[result]
     if status == DispatchStatus.LEASED.value:
-        return "delivering", "A worker is delivering the cancellation right now."
+        words = "A worker has claimed the delivery. Should it have died, another one takes over when its lease ends."
+        return "delivering", words
     if status is None:
         return "no_dispatch", "The cancellation is requested and nobody has begun to deliver it."
     return "waiting", "The cancellation is requested and waits for a worker of the attempt's scope to deliver it."
@@ -166,7 +169,11 @@ def _cursor(part: str, at_ms: int, run_id: str) -> str:
 def _place(cursor: str | None) -> tuple[str, int, str]:
     if cursor is None:
         return _FIRST, -1, ""
-    part, (at_ms, colon, run_id) = cursor[:1], cursor[1:].partition(":")
-    if part not in {_FIRST, _SECOND} or not colon or not at_ms.isascii() or not at_ms.isdigit():
+    part, (digits, _, run_id) = cursor[:1], cursor[1:].partition(":")
+    try:
+        place = part, int(digits), canonical_id("run id", run_id)
+    except (ValueError, MalformedId):
+        raise InvalidCursor from None
+    if part not in {_FIRST, _SECOND} or not 0 <= place[1] < TIME_MAX:
         raise InvalidCursor
-    return part, min(int(at_ms), (1 << 62)), run_id
+    return place
