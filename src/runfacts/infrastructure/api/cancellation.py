@@ -62,6 +62,7 @@ from runfacts.infrastructure.database.wakeups import Listener
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.deadlines import read_passed
 from runfacts.infrastructure.stores.dispatch_queue import read_due
+from runfacts.infrastructure.stores.ground import require_current
 from runfacts.infrastructure.stores.stop_states import StopState, read_stop_state
 from runfacts.infrastructure.stores.writes import fence
 from runfacts.infrastructure.tokens import new_token
@@ -260,6 +261,8 @@ class Cancellation(LedgerCore):
             if recorded is not None and getattr(recorded.payload, "result", None) == result.value:
                 return Plan(lambda _, __: DispatchAlreadySettled(run_id))
             if recorded is not None or stored is None or not _is_term(stored.dispatch, claim):
+                # It may be this very settle that was faster, sent twice.
+                require_current(moment.reading, history)
                 return Plan(lambda _, __: DispatchFenced(run_id))
             row = stored.dispatch
             status = STATUS_AFTER[result]

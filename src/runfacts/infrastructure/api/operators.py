@@ -41,6 +41,7 @@ from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.executions import CLOSE_EXECUTION
+from runfacts.infrastructure.stores.ground import require_current
 from runfacts.infrastructure.stores.operator_queues import read_blocked, read_unproven
 
 _REARM: Final = "rearm"
@@ -201,6 +202,8 @@ def _require_row(moment: Moment, history: History, verb: str, version: int) -> C
     stored = dispatches.read_dispatch(moment.reading, history.run_id)
     actual = 0 if stored is None else stored.dispatch.version
     if actual != version:
+        # It may be this very verb that was faster, by another hand.
+        require_current(moment.reading, history)
         raise DispatchVersionConflict(history.run_id, version, actual)
     if history.run.terminal:
         raise VerbRefused(verb, history.run_id, f"it is {history.run.status}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import bindparam, select, union
+from sqlalchemy import bindparam, select, union_all
 
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions, runs
 from runfacts.infrastructure.database.transactions import Reading
 
 _OF_ATTEMPTS: Final = (
-    select(executions.c.run_id)
+    select(executions.c.run_id, executions.c.deadline_at_ms)
     .join_from(executions, runs, runs.c.run_id == executions.c.run_id)
     .where(
         executions.c.deadline_at_ms <= bindparam("now_ms"),
@@ -25,7 +25,7 @@ _OF_ATTEMPTS: Final = (
     .subquery()
 )
 _OF_RUNS: Final = (
-    select(runs.c.run_id)
+    select(runs.c.run_id, runs.c.deadline_at_ms)
     .where(
         runs.c.deadline_at_ms <= bindparam("now_ms"),
         runs.c.deadline_at_ms.is_not(None),
@@ -37,10 +37,13 @@ _OF_RUNS: Final = (
     .limit(bindparam("limit"))
     .subquery()
 )
-SELECT_PASSED: Final = Statement("select_passed_deadlines", union(_OF_ATTEMPTS.select(), _OF_RUNS.select()))
+SELECT_PASSED: Final = Statement(
+    "select_passed_deadlines",
+    union_all(_OF_ATTEMPTS.select(), _OF_RUNS.select()).order_by("deadline_at_ms", "run_id"),
+)
 
 
 def read_passed(reading: Reading, limit: int) -> tuple[str, ...]:
-    """Give Runs whose own deadline, or whose Attempt's, has passed and that nobody asked to stop yet."""
+    """Give Runs whose own deadline, or whose Attempt's, has passed and that nobody asked to stop yet, longest first."""
     rows = reading.rows(SELECT_PASSED, {"now_ms": reading.now_ms(), "limit": limit})
-    return tuple(row[0] for row in rows[:limit])
+    return tuple(dict.fromkeys(row[0] for row in rows))[:limit]

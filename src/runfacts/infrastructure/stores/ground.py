@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Integer, Select, bindparam, func, literal_
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
+from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions, facts, runs
 from runfacts.infrastructure.database.transactions import Reading
@@ -71,6 +72,17 @@ def read_ground(reading: Reading, run_id: str, attempt_id: str | None) -> Ground
     now_ms = reading.clock.wall_ms() if reading.dialect == SQLITE else row[0]
     execution = None if row[3] is None else Execution(row[3], row[4], row[5], row[6], bool(row[7]))
     return Ground(now_ms, row[1], row[2], execution)
+
+
+def require_current(reading: Reading, history: History) -> None:
+    """See that nothing was recorded since the history was read (``LostRace``).
+
+    For whoever holds a row against it that was read later: on PostgreSQL each statement sees what is committed by
+    then, and the row may be ahead of the history.
+    """
+    ground = read_ground(reading, history.run_id, None)
+    if ground is None or ground.version != history.version:
+        raise LostRace("read")
 
 
 def read_facts_after(reading: Reading, run_id: str, after: int) -> tuple[Fact, ...]:
