@@ -323,7 +323,7 @@ BOUNDED = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(BOUNDED, max_examples=400, derandomize=False)
+LONG = settings(BOUNDED, max_examples=200, derandomize=False)
 
 
 class OnSqlite(Cancelling):
@@ -337,11 +337,13 @@ def test_any_order_on_sqlite() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_many_more_orders_on_sqlite() -> None:
     run_state_machine_as_test(OnSqlite, settings=LONG)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["16", "18"])
 def test_any_order_on_postgresql(request: pytest.FixtureRequest, version: str) -> None:
     server: PostgresServer = request.getfixturevalue(f"postgres_{version}")
