@@ -38,7 +38,10 @@ CATALOG = {
 
 
 def sqlite_catalog(path: Path) -> dict[str, object]:
-    """Everything that a SQLite file knows about its schema; spaces in a definition mean nothing."""
+    """Everything that a SQLite file knows about its schema; spaces in a definition mean nothing.
+
+    The order of indexes means something: of two that would do, SQLite takes the one that was made last.
+    """
     connection = sqlite3.connect(path)
     found: dict[str, object] = {
         name: (kind, table, " ".join((text or "").split()).replace("( ", "(").replace(" )", ")"))
@@ -47,7 +50,7 @@ def sqlite_catalog(path: Path) -> dict[str, object]:
     for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         for pragma in ("table_xinfo", "foreign_key_list", "index_list"):
             rows = connection.execute(f"PRAGMA {pragma}({table})").fetchall()
-            found[f"{pragma} {table}"] = sorted(row[1:] for row in rows)
+            found[f"{pragma} {table}"] = rows if pragma == "index_list" else sorted(row[1:] for row in rows)
     found["version"] = connection.execute("SELECT version_num FROM runfacts_schema").fetchall()
     connection.close()
     return found

@@ -18,6 +18,7 @@ from importlib.resources import as_file, files
 from typing import Any, Final
 
 from sqlalchemy import Connection, inspect
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from runfacts.domain.errors import DatabaseCorrupt, SchemaTooNew, SchemaTooOld
 from runfacts.infrastructure.database.all_tables import ledger_meta, metadata
@@ -116,7 +117,12 @@ def upgrade(database: Database, *, app_role: str | None = None) -> MigrationRepo
 
 def create(connection: Connection) -> None:
     """Create everything at once, as of this release, in the caller's transaction."""
-    metadata.create_all(connection, checkfirst=False)
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table))
+        # In the order of the migrations: of two indexes that would do, SQLite takes the one that was made last, and in
+        # SQLAlchemy's set of them the order is another one in each process.
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            connection.execute(CreateIndex(index))
     dialect = connection.dialect.name
     if dialect == POSTGRESQL:
         run_script(connection, read_sql("now.postgresql.sql"))
