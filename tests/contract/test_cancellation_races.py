@@ -117,15 +117,20 @@ def test_of_two_take_overs_one_is_granted(ledger_factory: ThrowAwayLedgers, manu
     assert types(ledger, asked.run_id)[8:] == ["run.cancel_dispatch_taken_over"]
 
 
+def six_of(ledgers: ThrowAwayLedgers, *, shared: bool) -> list[Ledger]:
+    """Six threads' ledgers: one that they share, or one for each."""
+    return [ledgers()] * 6 if shared else [ledgers() for _ in range(6)]
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_crowd_gets_one_lease(ledger_factory: ThrowAwayLedgers, *, shared: bool) -> None:
     ledger = ledger_factory()
     asked = asked_to_stop(ledger)
-    answers = crowd(ledger_factory, 6, lambda each: claim_answer(each, asked), shared=shared)
+    answers = crowd(six_of(ledger_factory, shared=shared), lambda each: claim_answer(each, asked))
     (held,) = [answer for answer in answers if isinstance(answer, DispatchClaimed)]
     others = [answer for answer in answers if answer is not held]
     assert others == [DispatchNotClaimed(asked.run_id, ClaimAnswer.LEASED)] * 5
-    settled = crowd(ledger_factory, 6, lambda each: each.settle_dispatch(held, REQUESTED), shared=shared)
+    settled = crowd(six_of(ledger_factory, shared=shared), lambda each: each.settle_dispatch(held, REQUESTED))
     names = sorted(type(answer).__name__ for answer in settled)
     assert names == ["DispatchAlreadySettled"] * 5 + ["DispatchSettled"]
     assert types(ledger, asked.run_id)[8:] == ["run.cancel_dispatched"]
@@ -338,10 +343,8 @@ def test_a_crowd_of_operators_says_it_once(ledger_factory: ThrowAwayLedgers, ver
     asked = asked_to_stop(ledger)
     settled_with(ledger, asked, DispatchResult.IDENTITY_MISMATCH)
     answers = crowd(
-        ledger_factory,
-        6,
+        six_of(ledger_factory, shared=False),
         lambda each: getattr(each, verb)(asked.run_id, actor=OPERATOR, because="so be it", version=2),
-        shared=False,
     )
     assert len(set(answers)) == 1
     assert len(ledger.history(asked.run_id)) == 10

@@ -57,14 +57,13 @@ def race(
         return answer, future.result() if error is None else error
 
 
-def crowd(ledgers: ThrowAwayLedgers, size: int, act: Callable[[Ledger], First], *, shared: bool) -> list[First]:
-    """Let many threads do the same at once, on one ledger or each on its own; their answers."""
-    many = [ledgers()] * size if shared else [ledgers() for _ in range(size)]
-    barrier = Barrier(size)
+def crowd(many: list[Ledger], act: Callable[[Ledger], First]) -> list[First]:
+    """Let a thread for each ledger do the same at once; their answers."""
+    barrier = Barrier(len(many))
 
     def one(ledger: Ledger) -> First:
         barrier.wait(30)
         return act(ledger)
 
-    with ThreadPoolExecutor(size) as pool:
+    with ThreadPoolExecutor(len(many)) as pool:
         return list(pool.map(one, many, timeout=60))
