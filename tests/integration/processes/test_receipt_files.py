@@ -292,3 +292,15 @@ def test_only_what_a_killed_keeper_left_is_cleared_away(ledger: JournalLedger, p
         assert collect(ledger, places) == CollectedReceipts()
         names = sorted(path.name for path in Path(places.directory).iterdir())
     assert names == [f"{held.attempt_id}.lock", f"{held.attempt_id}.receipt.new"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_believes_the_receipts_of_whoever_owns_the_directory_and_of_nobody_else(places: Places) -> None:
+    files = places.of(ATTEMPT)
+    receipt = Path(files.receipt)
+    receipt.write_text(receipt_text())
+    os.chown(receipt.parent, 65_534, 65_534)
+    os.chown(receipt, 65_534, 65_534)
+    assert isinstance(read_receipt(files.receipt, run_id=RUN, attempt_id=ATTEMPT), Receipt)
+    os.chown(receipt, 0, 0)
+    assert isinstance(read_receipt(files.receipt, run_id=RUN, attempt_id=ATTEMPT), Unbelievable)

@@ -112,7 +112,7 @@ def keeper_lock_held(path: str) -> bool:
 
 
 class _NotOurs(Exception):
-    """What lies there is no receipt that a keeper of this user wrote."""
+    """What lies there is no receipt that a keeper of this directory's user wrote."""
 
 
 def _read_ours(path: str) -> bytes:
@@ -127,7 +127,8 @@ def _read_ours(path: str) -> bytes:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise _NotOurs("it is no regular file")
-        if found.st_uid != os.geteuid():
+        # The keeper's user owns the directory, too. Not "this process's user": root may look after others' receipts.
+        if found.st_uid != os.stat(os.path.dirname(path)).st_uid:
             raise _NotOurs("it belongs to another user")
         text = os.read(descriptor, RECEIPT_MAX + 1)
         if len(text) > RECEIPT_MAX:
