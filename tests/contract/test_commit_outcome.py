@@ -152,15 +152,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 def ledgers(server: PostgresServer) -> Iterator[ThrowAwayLedgers]:
     """Ledgers on a fresh database of that server."""
     url = server.create_database(make_template(server))
-    with ThrowAwayLedgers(url) as ledgers:
-        yield ledgers
-    server.drop_database(url)
+    try:
+        with ThrowAwayLedgers(url) as ledgers:
+            yield ledgers
+    finally:
+        # A test that failed may have left the server asking, and then nothing that commits comes back.
+        ask_nobody(url)
+        server.drop_database(url)
 
 
 class Standby:
     """A standby that does not exist, and for which every commit waits as long as it is asked for."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._admin = psycopg.connect(url, autocommit=True)
         # Our own look must not be counted, and our own commits must not wait.
         self._admin.execute("SET application_name = 'test'")
@@ -171,10 +176,31 @@ class Standby:
         self._admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
         self._admin.execute("SELECT pg_reload_conf()")
         until(lambda: self._one("SHOW synchronous_standby_names") == names)
+        if names:
+            self._see_a_commit_wait()
 
     def waiting(self) -> bool:
         """Whether a ledger has committed and waits to be allowed to say so."""
         return bool(self._one(f"SELECT count(*) FROM ({SESSIONS} AND wait_event = 'SyncRep') AS found"))
+
+    def _see_a_commit_wait(self) -> None:
+        """Come back when commits really wait: the process that makes them hears of the change after the others."""
+        with (
+            psycopg.connect(self._url, autocommit=True, application_name="test") as probe,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            pid = probe.info.backend_pid
+            waits = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep'"
+
+            def one_commit_waits() -> bool:
+                commit = pool.submit(probe.execute, "SELECT pg_logical_emit_message(true, 'test', '')")
+                until(lambda: commit.done() or bool(self._one(waits)))
+                if waited := not commit.done():
+                    self._admin.execute(f"SELECT pg_cancel_backend({pid})")
+                commit.result(30)
+                return waited
+
+            until(one_commit_waits)
 
     def close(self) -> None:
         """Close the connection."""

@@ -14,6 +14,7 @@ from runfacts.domain.facts import Fact
 from runfacts.domain.limits import Settings
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
+from runfacts.infrastructure.cli.number_type import NumberType
 from runfacts.infrastructure.cli.shapes import fact_shape
 
 _, LEAST, MOST = Settings.bounds()["fact_page"]
@@ -23,7 +24,7 @@ _SHOWN_OF_ID: Final = 8
 _LAST_MS: Final = 253_402_300_799_999  # the end of the year 9999
 
 
-class Moment(click.ParamType[int]):
+class Moment(NumberType):
     """A moment: RFC 3339, in UTC where it names no zone, or whole milliseconds since 1970."""
 
     name = "time"

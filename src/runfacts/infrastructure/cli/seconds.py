@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import click
 
+from runfacts.infrastructure.cli.number_type import NumberType
+
 _LONGEST_S: Final = 366 * 24 * 3_600
 
 
-class Seconds(click.ParamType[int]):
+class Seconds(NumberType):
     """Seconds as a user writes them; milliseconds as the ledger has them, at least one unless zero is allowed."""
 
     name = "seconds"
