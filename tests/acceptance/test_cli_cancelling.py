@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from deliveries import dispatch_of
-from process_watch import DEADLINE_S, Marked, kill, marked_environment, state_of, wait_until
+from process_watch import DEADLINE_S, Marked, kill, leads_its_session, marked_environment, state_of, wait_until
 from runfacts import Actor, Ledger
 from runfacts.infrastructure.database.opening import migrate
 from runfacts.testing.plugin import DATABASES
@@ -228,7 +228,7 @@ def test_a_second_interruption_leaves_the_run_alone_and_a_supervisor_takes_over(
     # The host held the delivery; its lease, of a minute, is not waited for here.
     assert file_told("cancel", host.run_id, "--json").json["outcome"] == "already_requested"
     assert file_told("cancel", host.run_id, "--wait", "0", "--json").json["error"]["code"] == "wait_timeout"
-    (leader,) = [pid for pid in marked.living() if "while" in Path(f"/proc/{pid}/cmdline").read_text()]
+    (leader,) = [pid for pid in marked.living() if leads_its_session(pid, "while")]
     kill(leader)
     marked.wait_until_gone()
     assert file_told("supervise", "--only", "complete", "--once", "--json").json["completion"]["recorded"] == 1

@@ -32,6 +32,17 @@ def state_of(pid: int) -> str | None:
         return None
 
 
+def leads_its_session(pid: int, word: str) -> bool:
+    """Whether a process leads its session and has a word in its command line; a process that is gone does not.
+
+    A child that has not become its own program yet has the command line of its parent, and not its session's lead.
+    """
+    try:
+        return os.getsid(pid) == pid and word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Marked:
     """All processes that have a mark in their environment."""
 
