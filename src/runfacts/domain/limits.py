@@ -68,6 +68,22 @@ class Settings(BaseModel):
     """How long an evidence provider may take (R11.3)."""
     unserved_after_ms: Annotated[int, Field(ge=1_000, le=_DAY)] = 10 * _MINUTE
     """After how long a due dispatch that nobody claims is shown as unserved (R8.2)."""
+    recovery_page: Annotated[int, Field(ge=1, le=128)] = 16
+    """Items in a page of recovery, of stop confirmations and of retries (R11.8)."""
+    recovery_lease_ms: Annotated[int, Field(ge=1_000, le=300_000)] = 30_000
+    """How long a claim of such an item lasts (R11.8)."""
+    failure_limit: Annotated[int, Field(ge=1, le=1_000)] = 20
+    """Exceptions in a row after which an item becomes an operator's (R11.8)."""
+    recovery_delay_ms: Annotated[int, Field(ge=1, le=5 * _MINUTE)] = 5_000
+    """The wait after the first look that settled nothing; it doubles from one to the next (R11.8)."""
+    recovery_delay_max_ms: Annotated[int, Field(ge=1, le=5 * _MINUTE)] = 5 * _MINUTE
+    """The longest such wait."""
+    startup_passes: Annotated[int, Field(ge=1, le=64)] = 8
+    """Recovery cycles that the startup gate runs at most (R11.9)."""
+    stuck_created_ms: Annotated[int, Field(ge=1_000, le=30 * _DAY)] = 60 * _MINUTE
+    """After how long a Run that was created and never queued becomes an operator's item (R11.1)."""
+    stop_report_grace_ms: Annotated[int, Field(ge=0, le=60 * _MINUTE)] = 30_000
+    """How long the host has to report the end of a Run whose cancellation was delivered (R12.2)."""
     poll_ms: Annotated[int, Field(ge=1, le=10_000)] = 50
     """How often a host looks at its command."""
     fact_page: Annotated[int, Field(ge=1, le=500)] = 100

@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.recovery_tables import commands, recovery_claims, workers
 from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, metadata, runs
 
-__all__ = ["attempts", "cancellation_dispatches", "executions", "facts", "ledger_meta", "metadata", "runs"]
+__all__ = [
+    "attempts",
+    "cancellation_dispatches",
+    "commands",
+    "executions",
+    "facts",
+    "ledger_meta",
+    "metadata",
+    "recovery_claims",
+    "runs",
+    "workers",
+]

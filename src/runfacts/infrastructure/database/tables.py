@@ -252,6 +252,8 @@ executions: Final = _table(
     optional("log_path"),
     optional("receipt_path"),
     optional_number("recover_at_ms"),
+    optional_number("seen_at_ms"),
+    optional_number("closed_at_ms"),
 )
 """Who executes an Attempt, until when, and how its process can be proven (R1.2, R5.2). The scope may be empty."""
 _partial(
@@ -264,8 +266,7 @@ _partial(
 )
 _partial(
     "ix_executions_deadline",
-    # An ended Attempt's execution has no time to look at it again.
-    and_(executions.c.deadline_at_ms.is_not(None), executions.c.recover_at_ms.is_not(None)),
+    and_(executions.c.deadline_at_ms.is_not(None), executions.c.closed_at_ms.is_(None)),
     executions.c.deadline_at_ms,
     executions.c.attempt_id,
 )
