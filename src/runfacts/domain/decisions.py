@@ -4,7 +4,7 @@ What each command records, decided purely (R2.6).
 A decision takes a Run's history and arguments and gives the drafts of facts to record, in the order of
 ``lifecycle.COMMANDS``, or says in a word why nothing is. It reads no clock, draws no id and touches nothing: times
 and ids come in. A status that the tables do not allow is refused as ``IllegalTransition``; a Run that another system
-executes as ``LegacyRun``.
+executes as ``LegacyRun``. What recovery decides is in ``recovery.lost``.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class Refusal(StrEnum):
     """The Run or the Attempt has ended (R2.7)."""
     NOT_REQUESTED = "not_requested"
     """Nobody asked the Run to stop (R13.2)."""
+    NOT_LOST = "not_lost"
+    """The Run is not lost, or not any more (R12.1)."""
     GROUP_LIVES = "group_lives"
     """Members of the process group are not proven gone.
 

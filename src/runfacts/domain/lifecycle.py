@@ -124,8 +124,12 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "cancel, no active Attempt": ("run.cancel_requested", "run.E"),
         "cancel, with an active Attempt": ("run.cancel_requested",),
         "lost": ("attempt.lost", "run.lost"),
+        "lost, the Attempt before": ("run.lost",),
         "stop confirmed": ("run.stop_confirmed", "attempt.E", "run.E"),
+        "stop confirmed, no active Attempt": ("run.stop_confirmed", "run.E"),
         "retry": ("run.retry_wait", "run.queued"),
+        "retry, not allowed": ("run.failed",),
+        "retry, asked to stop": ("run.E",),
     }
 )
 """Which command records which facts, in this order (R2.6). ``E`` is what ``run_end`` and ``attempt_end`` say."""

@@ -137,7 +137,7 @@ class Run(BaseAggregate[str]):
             self.group_left = payload.group_left is True
         elif type(payload) is RunCancelRequested:
             self.intent = Intent(payload.kind, payload.reason, fact.recorded_at_ms)
-        elif type(payload) is RunStopConfirmed:
+        elif type(payload) is RunStopConfirmed or type(payload) is RunLost:
             self.attested = self.attested or payload.evidence is Evidence.ATTESTED
         elif type(payload) is RunRecoveryAttested:
             self.attested = True

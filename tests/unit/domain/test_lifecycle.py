@@ -163,7 +163,7 @@ def test_every_active_status_has_the_end_that_an_intent_brings() -> None:
 
 
 def test_commands_record_what_the_rule_lists() -> None:
-    # R2.6, row by row; what finish records has a row for each outcome.
+    # R2.6, row by row; what finish, a loss, a stop and a retry record has a row for each case (R11.5, R12.1, R12.2).
     assert dict(COMMANDS) == {
         "create": ("run.created",),
         "queue": ("run.queued",),
@@ -181,8 +181,12 @@ def test_commands_record_what_the_rule_lists() -> None:
         "cancel, no active Attempt": ("run.cancel_requested", "run.E"),
         "cancel, with an active Attempt": ("run.cancel_requested",),
         "lost": ("attempt.lost", "run.lost"),
+        "lost, the Attempt before": ("run.lost",),
         "stop confirmed": ("run.stop_confirmed", "attempt.E", "run.E"),
+        "stop confirmed, no active Attempt": ("run.stop_confirmed", "run.E"),
         "retry": ("run.retry_wait", "run.queued"),
+        "retry, not allowed": ("run.failed",),
+        "retry, asked to stop": ("run.E",),
     }
 
 

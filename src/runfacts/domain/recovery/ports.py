@@ -47,11 +47,12 @@ class RecoveryClaims(Protocol):
         ...
 
     def apply_lost(
-        self, claim: RecoveryClaimed, snapshot: Snapshot, evidence: EvidenceKind, provider_type: str | None
+        self, claim: RecoveryClaimed, snapshot: Snapshot, evidence: EvidenceKind | None, provider_type: str | None
     ) -> ApplyAnswer:
         """Declare the Attempt and its Run lost, fenced by the term and compared with the snapshot (R11.5, R11.6).
 
-        Facts attempt.lost, run.lost.
+        Facts attempt.lost, run.lost. Without ``evidence`` the Attempt is lost already and its Run follows, by the
+        Attempt's own.
         """
         ...
 
