@@ -166,7 +166,13 @@ check(workers, seen=workers.c.seen_at_ms >= workers.c.started_at_ms)
 commands: Final = Table(
     "commands",
     metadata,
-    Column("run_id", identifier(), ForeignKey(runs.c.run_id), primary_key=True),
+    Column(
+        "run_id",
+        identifier(),
+        # Deferred: it is written before its Run in the command that makes both (R4.4).
+        ForeignKey(runs.c.run_id, deferrable=True, initially="DEFERRED"),
+        primary_key=True,
+    ),
     required("argv"),
     required("cwd"),
     sqlite_strict=True,
