@@ -90,6 +90,8 @@ Index(
     "ix_recovery_claims_manual",
     _c.updated_at_ms,
     _c.item_id,
+    # One Run may be the item of several purposes.
+    _c.purpose,
     sqlite_where=IS_MANUAL,
     postgresql_where=IS_MANUAL,
 )
