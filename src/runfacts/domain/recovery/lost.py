@@ -75,12 +75,15 @@ def lost(history: History, attempt_id: str, evidence: Evidence | None, provider_
     return Decision((Draft(RunLost(evidence=attempt.evidence), attempt_id, run_lost_key(attempt_id)),))
 
 
-def stopped(history: History, evidence: Evidence, provider_type: str | None) -> Decision:
+def stopped(history: History, evidence: Evidence | None, provider_type: str | None) -> Decision:
     """End a Run that was asked to stop and is proven to have stopped (R12.2).
 
-    Attempt and Run end together; where no Attempt is active any more, the Run alone.
+    Attempt and Run end together; where no Attempt is active any more, the Run alone. Without ``evidence`` it is what
+    is recorded of the latest Attempt: by what it was lost, or that there never was one (else ``ValueError``).
     """
     require_runtime(history)
+    if evidence is None:
+        evidence = _recorded_evidence(history)
     decision = confirm_stopped(history, RunStopConfirmed(evidence=evidence, provider_type=provider_type))
     if not decision.drafts:
         return decision
@@ -165,6 +168,16 @@ def retry_key(run_id: str, number: int) -> str:
 def requeue_key(run_id: str, number: int) -> str:
     """The dedupe key of run.queued after the Attempt of that number."""
     return f"requeue:{run_id}:{number}"
+
+
+def _recorded_evidence(history: History) -> Evidence:
+    attempt = history.latest_attempt
+    if attempt is None:
+        return Evidence.PRE_START
+    if attempt.evidence is None:
+        msg = "only a lost attempt has its evidence recorded"
+        raise ValueError(msg)
+    return attempt.evidence
 
 
 def _latest(history: History) -> Attempt:

@@ -57,18 +57,21 @@ class RecoveryClaims(Protocol):
         ...
 
     def apply_stopped(
-        self, claim: RecoveryClaimed, snapshot: Snapshot, evidence: EvidenceKind, provider_type: str | None
+        self, claim: RecoveryClaimed, snapshot: Snapshot, evidence: EvidenceKind | None, provider_type: str | None
     ) -> ApplyAnswer:
         """End a Run that was asked to stop and has stopped, the same way (R12.2).
 
-        Facts run.stop_confirmed and the ends of Attempt and Run.
+        Facts run.stop_confirmed and the ends of Attempt and Run. Without ``evidence`` no Attempt is active, and what
+        is recorded of the latest one is the proof.
         """
         ...
 
     def apply_retry(self, claim: RecoveryClaimed, snapshot: Snapshot) -> ApplyAnswer:
         """Move a lost Run on, or queue a retry that is due (R12.1), the same way.
 
-        A lost Run becomes retry_wait or failed, as its policy says; one that waits becomes queued.
+        A lost Run becomes retry_wait or failed, as its policy says, or cancelled where it was asked to stop; one that
+        waits becomes queued. Where the snapshot says ``group_left``, the caller has proven that the group is gone. The
+        claim's row stays as it is: settling is the caller's.
         """
         ...
 

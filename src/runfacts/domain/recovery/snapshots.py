@@ -63,3 +63,5 @@ class Snapshot:
     """
     dispatch_leased: bool = field(compare=False, default=False)
     """Whether a worker holds the Run's dispatch right now, by a valid lease (R12.2)."""
+    attempt_latest: bool = True
+    """Whether the Attempt is the Run's latest; a later one means that the Run has moved on (R11.4)."""
