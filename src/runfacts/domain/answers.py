@@ -90,7 +90,10 @@ class NotClaimable:
     run_id: str
     status: RunStatus
     reason: Refusal
-    """``not_queued``, ``cancellation_requested``, or ``repeated`` where the dedupe key is recorded."""
+    """``not_queued``, ``cancellation_requested``, or ``repeated`` where the dedupe key is recorded.
+
+    Where the claim was to queue it also ``not_due`` and ``group_lives``, as ``NotQueued`` has them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

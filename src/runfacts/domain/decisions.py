@@ -121,9 +121,9 @@ def require_attempt(history: History, attempt_id: str) -> Attempt:
         raise AttemptNotFound(attempt_id) from None
 
 
-def create(payload: RunCreated) -> Decision:
-    """Record that a Run exists."""
-    return Decision((Draft(payload),))
+def create(payload: RunCreated, *, queued: bool = False) -> Decision:
+    """Record that a Run exists, and that it waits to be claimed where ``queued`` says so."""
+    return Decision((Draft(payload), Draft(RunQueued())) if queued else (Draft(payload),))
 
 
 def queue(history: History, now_ms: int) -> Decision:
@@ -146,16 +146,26 @@ def queue(history: History, now_ms: int) -> Decision:
     return Decision((Draft(RunQueued()),))
 
 
-def claim(history: History, attempt_id: str, claimed: AttemptClaimed) -> Decision:
-    """Begin the next Attempt (R2.8). ``claimed.number`` must be ``next_number(history)``."""
+def claim(history: History, attempt_id: str, claimed: AttemptClaimed, queue_at_ms: int | None = None) -> Decision:
+    """Begin the next Attempt (R2.8). ``claimed.number`` must be ``next_number(history)``.
+
+    With ``queue_at_ms``, which is now, a Run that could be queued is, so that nobody else can take it in between.
+    """
     run = history.run
     if run.intent is not None:
         return Decision(refusal=Refusal.CANCELLATION_REQUESTED)
-    if run.status is not RunStatus.QUEUED:
+    queued: tuple[Draft, ...] = ()
+    if queue_at_ms is not None and run.status in {RunStatus.CREATED, RunStatus.RETRY_WAIT}:
+        decision = queue(history, queue_at_ms)
+        if decision.refusal is not None:
+            return decision
+        queued = decision.drafts
+    elif run.status is not RunStatus.QUEUED:
         return Decision(refusal=Refusal.NOT_QUEUED)
-    require_run_transition(run.status, RunStatus.DISPATCHING)
+    require_run_transition(RunStatus.QUEUED, RunStatus.DISPATCHING)
     return Decision(
         (
+            *queued,
             Draft(RunDispatching(number=claimed.number), attempt_id),
             Draft(claimed, attempt_id),
         )

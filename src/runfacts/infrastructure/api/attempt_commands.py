@@ -65,6 +65,7 @@ class AttemptCommands(LedgerCore):
         scope: str = "",
         worker_id: str | None = None,
         lease_ms: int | None = None,
+        queue: bool = False,
         expected_version: int | None = None,
         dedupe_key: str | None = None,
         correlation_id: str | None = None,
@@ -75,7 +76,8 @@ class AttemptCommands(LedgerCore):
 
         ``gated`` says that this executor lets no process run before its handle is recorded (R10.1); ``scope`` is the
         place from which its processes can be proven (R8.2). A lease lasts ``lease_ms``, or ``execution_lease_ms`` of
-        the settings.
+        the settings. With ``queue`` a Run that was only created, or whose retry is due, is queued by the same
+        transaction, so that nobody else can take it in between.
         """
         claimed = AttemptClaimed(
             number=1,
@@ -100,7 +102,12 @@ class AttemptCommands(LedgerCore):
         def decide(moment: Moment, history: History) -> Plan[Claimed | NotClaimable]:
             decisions.require_runtime(history)
             number = decisions.next_number(history)
-            decision = decisions.claim(history, attempt_id, claimed.model_copy(update={"number": number}))
+            decision = decisions.claim(
+                history,
+                attempt_id,
+                claimed.model_copy(update={"number": number}),
+                moment.now_ms if queue else None,
+            )
             if decision.refusal is not None:
                 answer = NotClaimable(history.run_id, history.run.status, decision.refusal)
                 return Plan(lambda _, __: answer)

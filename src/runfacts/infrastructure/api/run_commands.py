@@ -14,12 +14,14 @@ from runfacts.domain.lifecycle import ExecutionOwner
 from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.payloads import RunCreated, RunQueued
 from runfacts.domain.retry import RetryPolicy
+from runfacts.domain.stored_commands import StoredCommand
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, history_of, plain, repeated
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.board import find_by_key
 from runfacts.infrastructure.stores.facts import read_history
+from runfacts.infrastructure.stores.run_commands import insert_command
 from runfacts.infrastructure.stores.view import view_of
 from runfacts.infrastructure.tokens import new_id
 
@@ -39,6 +41,7 @@ class RunCommands(LedgerCore):
         timeout_ms: int | None = None,
         deadline_at_ms: int | None = None,
         execution_owner: ExecutionOwner = ExecutionOwner.RUNTIME,
+        command: StoredCommand | None = None,
         correlation_id: str | None = None,
         causation_id: str | None = None,
         connection: Caller | None = None,
@@ -49,7 +52,43 @@ class RunCommands(LedgerCore):
         another task or policy it is an ``IdempotencyConflict`` (R2.11). ``retry_of_run_id`` names the Run that this
         one repeats by hand (R2.9; ``RunNotFound`` where there is none). ``timeout_ms`` bounds each Attempt from its
         start barrier, ``deadline_at_ms`` the Run as a whole (R10.4); both are kept for whoever enforces them.
+        ``command`` is kept until the Run ends, for the workers that may host it once it is queued (R12.1).
         """
+        return self._create(
+            actor=actor,
+            task=task,
+            project=project,
+            policy=policy,
+            idempotency_key=idempotency_key,
+            retry_of_run_id=retry_of_run_id,
+            timeout_ms=timeout_ms,
+            deadline_at_ms=deadline_at_ms,
+            execution_owner=execution_owner,
+            command=command,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+        )
+
+    def _create(
+        self,
+        *,
+        actor: Actor,
+        task: str,
+        project: str,
+        policy: RetryPolicy | None,
+        idempotency_key: str | None,
+        retry_of_run_id: str | None,
+        timeout_ms: int | None,
+        deadline_at_ms: int | None,
+        execution_owner: ExecutionOwner = ExecutionOwner.RUNTIME,
+        command: StoredCommand | None,
+        queued: bool = False,
+        correlation_id: str | None,
+        causation_id: str | None,
+        connection: Caller | None,
+    ) -> Created | AlreadyCreated:
+        """Create a Run, with its command and queued where that is asked for, in one transaction."""
         payload = RunCreated(
             task=plain("task", task, NAME_MAX),
             policy=policy or RetryPolicy(),
@@ -60,6 +99,8 @@ class RunCommands(LedgerCore):
             deadline_at_ms=_time("deadline_at_ms", deadline_at_ms),
         )
         plain("project", project, NAME_MAX)
+        if command is not None and payload.execution_owner is not ExecutionOwner.RUNTIME:
+            raise InvalidValue("command", "is of no use to a run that another system executes")
         call = self._call(
             new_id(), actor, correlation_id=correlation_id, causation_id=causation_id, connection=connection
         )
@@ -72,8 +113,11 @@ class RunCommands(LedgerCore):
                     return Plan(lambda _, __: existing)
             if payload.retry_of_run_id is not None and read_history(moment.reading, payload.retry_of_run_id) is None:
                 raise RunNotFound(payload.retry_of_run_id)
-            del history
-            return Plan(lambda history, _: Created(view_of(moment.reading, history)), decisions.create(payload).drafts)
+            return Plan(
+                lambda history, _: Created(view_of(moment.reading, history, new=True)),
+                decisions.create(payload, queued=queued).drafts,
+                () if command is None else (insert_command(history.run_id, command),),
+            )
 
         return self._commands.run(call, Command(decide, _never, lambda _: False, project))
 

@@ -17,6 +17,7 @@ from typing import Final
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, PrimaryKeyConstraint, Table, and_, func, or_
 
 from runfacts.domain.recovery.claims import ClaimState, ItemKind, ManualReason, Purpose
+from runfacts.domain.stored_commands import COMMAND_MAX, DIRECTORY_MAX
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.database.columns import (
     among,
@@ -32,11 +33,9 @@ from runfacts.infrastructure.database.columns import (
     texts,
 )
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, identifier, octets
-from runfacts.infrastructure.database.tables import DIGEST_LENGTH, PATH_MAX, UUID_LENGTH, metadata, runs
+from runfacts.infrastructure.database.tables import DIGEST_LENGTH, UUID_LENGTH, metadata, runs
 
 SEEN_MAX: Final = 512
-COMMAND_MAX: Final = 128 * 1_024
-"""Longest command with its arguments, in bytes of JSON."""
 
 recovery_claims: Final = Table(
     "recovery_claims",
@@ -180,5 +179,5 @@ commands: Final = Table(
     sqlite_strict=True,
 )
 """What a Run is to run: ``argv`` as a JSON list of texts, and the directory. No environment (R12.1)."""
-texts(commands, cwd=PATH_MAX)
+texts(commands, cwd=DIRECTORY_MAX)
 check(commands, argv=octets(commands.c.argv).between(2, COMMAND_MAX))
