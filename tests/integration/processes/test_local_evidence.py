@@ -196,7 +196,7 @@ def test_a_reboot_falls_back_to_the_end_of_the_lease(
 def test_a_reboot_proves_nothing_when_the_id_names_two_machines(
     scene: StopScene, named: MachineIdentity, before: ProcessHandle, began_at_ms: int
 ) -> None:
-    provider = LocalEvidence(named, machine_is_ambiguous=lambda: True)
+    provider = LocalEvidence(named, machine_is_ambiguous=lambda _: True)
     assert look(provider, scene.asked(before, last_seen_at_ms=began_at_ms - 2_000)) == UNVERIFIABLE
 
 

@@ -10,6 +10,7 @@ the receipt stays where it is.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -54,17 +55,24 @@ class Completion:
         self._steps = steps
 
     def record(
-        self, receipt: Receipt, files: AttemptFiles, *, handle: str | None, actor: Actor
+        self,
+        receipt: Receipt,
+        files: AttemptFiles,
+        *,
+        handle: str | None,
+        actor: Actor,
+        proven_gone: Callable[[], bool] | None = None,
     ) -> Finished | Repeated | LateCallback | StopNotProven:
         """Record the end that a receipt tells of and remove the receipt; it stays when the answer is ``StopNotProven``.
 
-        Errors of the ledger go up, and the receipt stays.
+        ``proven_gone`` is asked whether the group is proven gone, where whoever calls has more proofs than a look at
+        ``handle`` (R12.3). Errors of the ledger go up, and the receipt stays.
         """
         # The number and the lease's token are no part of a callback: its own token is the proof.
         claim = AttemptClaim(receipt.run_id, receipt.attempt_id, 0, "", receipt.token)
         self._steps.reached("launch:before:finish")
         answer = self._finish(claim, receipt, actor, group_left=receipt.group_left)
-        if isinstance(answer, StopNotProven) and self.group_is_gone(handle):
+        if isinstance(answer, StopNotProven) and (proven_gone() if proven_gone else self.group_is_gone(handle)):
             answer = self._finish(claim, receipt, actor, group_left=False)
         self._steps.reached("launch:after:finish")
         if not isinstance(answer, StopNotProven):

@@ -35,11 +35,14 @@ class LocalEvidence:
         machine: MachineIdentity,
         *,
         now_ms: Callable[[], int] = wall_clock_ms,
-        machine_is_ambiguous: Callable[[], bool] = lambda: False,
+        machine_is_ambiguous: Callable[[int], bool] = lambda _: False,
         procfs: ProcFs | None = None,
         pidfds: Pidfds | None = None,
     ) -> None:
-        """``now_ms`` is the ledger's clock; ``machine_is_ambiguous`` says whether another machine has our id (R8.3)."""
+        """``now_ms`` is the ledger's clock.
+
+        ``machine_is_ambiguous`` says whether another machine has our id, given when this boot began (R8.3).
+        """
         self._lookout = Lookout(machine, procfs or ProcFs(), pidfds or Pidfds(), now_ms, machine_is_ambiguous)
 
     @property

@@ -17,19 +17,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from runfacts.domain.recovery.evidence import (
-    Evidence,
-    EvidenceProvider,
-    EvidenceTarget,
-    Liveness,
-    StopAsking,
-    Unknown,
-)
+from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Liveness, Unknown
 from runfacts.infrastructure.processes.places import AttemptFiles
 from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
 
@@ -79,29 +72,20 @@ def keeper_lock(path: str) -> Iterator[KeeperLock]:
         os.close(descriptor)
 
 
-def inspect_with_receipt(
-    provider: EvidenceProvider,
-    target: EvidenceTarget,
-    receipt_path: str | None,
-    *,
-    timeout_ms: int,
-    cancelled: StopAsking,
-) -> Inspection:
-    """Say what is known of an Attempt. An Attempt without ``receipt_path`` has the provider's word only."""
-    if receipt_path is None:
-        return Inspection(provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled))
+def inspect_with_receipt(probe: Callable[[], Evidence], target: EvidenceTarget, receipt_path: str) -> Inspection:
+    """Say what is known of an Attempt; ``probe`` asks its provider, once or twice. Errors of the disk go up."""
     files = AttemptFiles.beside(receipt_path)
-    first = _receipt(files, target)
-    evidence = provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled)
+    first = find_receipt(files, target)
+    evidence = probe()
     if isinstance(first, Receipt):
         return Inspection(evidence, first)
     with keeper_lock(files.lock) as lock:
-        second = _receipt(files, target)
+        second = find_receipt(files, target)
     aside = tuple(found for found in (first, second) if isinstance(found, Unbelievable))
     if isinstance(second, Receipt):
         # Probed before the receipt was there: of what was running then, nothing is known now.
         if evidence.liveness is not Liveness.NOT_RUNNING:
-            evidence = provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled)
+            evidence = probe()
         return Inspection(evidence, second, aside)
     match lock:
         case KeeperLock.HELD:
@@ -113,5 +97,6 @@ def inspect_with_receipt(
     return Inspection(evidence, None, aside)
 
 
-def _receipt(files: AttemptFiles, target: EvidenceTarget) -> Receipt | Unbelievable | None:
+def find_receipt(files: AttemptFiles, target: EvidenceTarget) -> Receipt | Unbelievable | None:
+    """Look for the receipt of an Attempt; one that cannot be believed is set aside (``OSError``: not just now)."""
     return read_receipt(files.receipt, run_id=target.run_id, attempt_id=target.attempt_id)

@@ -51,6 +51,13 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def boot_began_at_ms(now_ms: Callable[[], int]) -> int:
+    """Give when this boot began by the clock ``now_ms``, or a little earlier. Not for a shifted boot clock."""
+    # In this order, a look that takes its time makes the boot older and never younger.
+    now = now_ms()
+    return now - time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Lookout:
     """A place to look from. Looking changes nothing."""
@@ -60,8 +67,8 @@ class Lookout:
     pidfds: Pidfds = field(default_factory=Pidfds)
     now_ms: Callable[[], int] = wall_clock_ms
     """The clock that ``last_seen_at_ms`` comes from: the ledger's own (R5)."""
-    machine_is_ambiguous: Callable[[], bool] = lambda: False
-    """Whether another machine is known by this one's id (R8.3); asked only after a reboot."""
+    machine_is_ambiguous: Callable[[int], bool] = lambda _: False
+    """Whether another machine is known by this one's id (R8.3), given when this boot began; asked after a reboot."""
 
     def see(self, handle: ProcessHandle, *, attempt_id: str | None, last_seen_at_ms: int | None = None) -> Sight:
         """Look for a recorded process. Without ``attempt_id`` no survivor is known to be ours."""
@@ -86,10 +93,8 @@ class Lookout:
             refuse_time_offset(self.procfs)
         except DatabaseUnreachable:
             return Sight.NOTHING
-        # In this order, a look that takes its time makes the boot older and never younger.
-        now_ms = self.now_ms()
-        began_at_ms = now_ms - time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000 - 1
-        if last_seen_at_ms is None or began_at_ms <= last_seen_at_ms or self.machine_is_ambiguous():
+        began_at_ms = boot_began_at_ms(self.now_ms)
+        if last_seen_at_ms is None or began_at_ms <= last_seen_at_ms or self.machine_is_ambiguous(began_at_ms):
             return Sight.NOTHING
         return Sight.GONE
 
