@@ -28,6 +28,8 @@ class TokenPurpose(StrEnum):
     """Report what an Attempt did (R2.7)."""
     DISPATCH = "dispatch"
     """Deliver a cancellation (R7.1)."""
+    RECOVERY = "recovery"
+    """Find out what became of a Run that nobody looks after (R11.2)."""
 
 
 def digest(purpose: TokenPurpose, token: str) -> str:
