@@ -11,6 +11,7 @@ from runfacts.domain.recovery.claims import (
     ManualReason,
     Purpose,
     RecoveryClaimed,
+    RecoveryScan,
     SettleRecoveryAnswer,
     SweepReport,
 )
@@ -92,6 +93,10 @@ class RecoveryClaims(Protocol):
 
     def sweep_recoveries(self, *, limit: int | None = None) -> SweepReport:
         """Resolve left-over rows, in any state, whose target is no candidate of that purpose any more (R11.7)."""
+        ...
+
+    def scan_recoveries(self, served: frozenset[tuple[str, str]], *, limit: int) -> RecoveryScan:
+        """Count candidates of recovery and rows that wait, each up to ``limit``, for the gate (R11.9). Writes nothing."""
         ...
 
 
