@@ -109,6 +109,8 @@ class Command(Generic[Answer]):
     """Whether the fact that is recorded with the dedupe key is what this command would record (R3.4)."""
     begin: str | None = None
     """The project of a Run that is not there yet; None where the Run must exist."""
+    fence: Callable[[Reading], Answer | None] | None = None
+    """The answer where the right to run it is over, looked for before the Run is read (R11.6); None where it lasts."""
 
 
 @dataclass(slots=True)
@@ -190,10 +192,15 @@ class Commands:
         attempt: _Try[Answer],
         sent: Sequence[_Try[Answer]],
     ) -> None:
+        # What was sent may be recorded although the right to send it is over by now.
+        if not sent and _fenced(transaction, command, attempt):
+            return
         history, ground = self._read(transaction, call, command)
         for earlier, answer in _landed(transaction, history, sent):
             attempt.plan = earlier.plan
             attempt.answer.append(answer)
+            return
+        if sent and _fenced(transaction, command, attempt):
             return
         if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
             if not command.same(recorded):
@@ -234,6 +241,15 @@ class Commands:
         if command.begin is None:
             raise RunNotFound(call.run_id)
         return History(call.run_id, command.begin), None
+
+
+def _fenced(transaction: Transaction, command: Command[Answer], attempt: _Try[Answer]) -> bool:
+    """Answer a command whose right is over; whether it is."""
+    answer = None if command.fence is None else command.fence(transaction)
+    if answer is None:
+        return False
+    attempt.answer.append(answer)
+    return True
 
 
 def _moment(transaction: Transaction, ground: Ground | None) -> Moment:
