@@ -96,7 +96,7 @@ class RecoveryClaims(Protocol):
         ...
 
     def scan_recoveries(self, served: frozenset[tuple[str, str]], *, limit: int) -> RecoveryScan:
-        """Count candidates of recovery and rows that wait, each up to ``limit``, for the gate (R11.9). Writes nothing."""
+        """Count candidates of recovery, and rows that wait, each up to ``limit`` (R11.9). Writes nothing."""
         ...
 
 
