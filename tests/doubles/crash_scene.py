@@ -15,7 +15,8 @@ from runfacts import Ledger
 from runfacts.domain.actors import Actor
 from runfacts.domain.views import AttemptView, RunView
 from runfacts.infrastructure.processes.collect import CollectedReceipts
-from runfacts.infrastructure.processes.host import Command, LocalHost, NotHosted
+from runfacts.infrastructure.processes.host import LocalHost
+from runfacts.infrastructure.processes.hosted import Command, NotHosted
 from runfacts.infrastructure.processes.launcher import Launcher
 
 ROOT = Path(__file__).parents[2]

@@ -82,6 +82,7 @@ class JournalLedger:
         scope: str = "",
         worker_id: str | None = None,
         lease_ms: int | None = None,
+        queue: bool = False,
     ) -> Claimed | NotClaimable:
         """See HostLedger."""
         assert gated
@@ -242,6 +243,7 @@ class JournalLedger:
             item.get("handle"),
             item.get("pid"),
             0,
+            None,
             0,
             None,
             None,

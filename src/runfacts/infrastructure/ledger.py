@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from runfacts.domain.errors import InvalidSetting
+from runfacts.domain.errors import InvalidSetting, InvalidValue
 from runfacts.domain.limits import Settings
 from runfacts.domain.measures import NO_MEASURES, Measures, QueueState
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.operators import Operators
 from runfacts.infrastructure.api.receipts import Receipts
-from runfacts.infrastructure.api.run_commands import RunCommands
+from runfacts.infrastructure.api.work import Work
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
     from runfacts.infrastructure.database.connections import Database
     from runfacts.infrastructure.supervision import Duty, Supervision
+    from runfacts.infrastructure.working import Working
 
 
-class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
+class Ledger(Work, Cancellation, Receipts, Operators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     def __init__(
@@ -47,7 +48,7 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
     ) -> None:
         """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
         super().__init__(database, settings, machine_id, measures)
-        self._supervisions: WeakSet[Supervision] = WeakSet()
+        self._supervisions: WeakSet[Supervision | Working] = WeakSet()
         self._end_watch = measures.watch(self._cancellation_queue)
 
     @classmethod
@@ -122,6 +123,38 @@ class Ledger(RunCommands, Cancellation, Receipts, Operators, Feed):
         )
         self._supervisions.add(supervision)
         return supervision
+
+    def work(
+        self,
+        *,
+        concurrency: int = 1,
+        controllers: Iterable[ExecutionController] = (),
+        duties: Iterable[Duty] | None = None,
+        interval_ms: int | None = None,
+        on_cycle: Callable[[SupervisorReport], None] | None = None,
+        on_diagnostic: Callable[[Diagnostic], None] | None = None,
+    ) -> Working:
+        """Give a worker that hosts queued Runs on this machine, ``concurrency`` at a time, and supervises (R12.1).
+
+        Any number may share a ledger: a Run is hosted by the one that claims it. Nothing runs until ``start`` or
+        ``once`` is called. The other arguments are those of ``supervise``; the reports also say what was ``hosted``.
+        """
+        from runfacts.infrastructure.supervision import Duty, log_diagnostic
+        from runfacts.infrastructure.working import CONCURRENCY_MAX, Working
+
+        if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
+            raise InvalidValue("concurrency", f"is not a whole number between 1 and {CONCURRENCY_MAX}")
+        working = Working(
+            self,
+            concurrency=concurrency,
+            controllers=controllers,
+            duties=tuple(Duty) if duties is None else duties,
+            interval_ms=self._within("interval_ms", interval_ms),
+            on_cycle=on_cycle,
+            on_diagnostic=on_diagnostic or log_diagnostic,
+        )
+        self._supervisions.add(working)
+        return working
 
     def close(self) -> None:
         """Stop who supervises, end who follows and close every connection.

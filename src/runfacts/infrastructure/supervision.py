@@ -73,10 +73,11 @@ class Supervision:
         local: bool = True,
         duties: Iterable[Duty] = tuple(Duty),
         interval_ms: int,
+        held: HeldPidfds | None = None,
         on_cycle: Callable[[SupervisorReport], None] | None = None,
         on_diagnostic: Callable[[Diagnostic], None] = log_diagnostic,
     ) -> None:
-        """See ``Ledger.supervise``."""
+        """See ``Ledger.supervise``. ``held``: descriptors of what this process hosts itself (R8.5)."""
         settings = ledger.settings
         self.owner = new_id()
         """This incarnation of a worker, drawn anew for each (R7.3)."""
@@ -87,7 +88,7 @@ class Supervision:
         wanted = frozenset(Duty(duty) for duty in duties)
         found = list(controllers)
         if local:
-            found.append(local_controller(ledger, None))
+            found.append(local_controller(ledger, held))
         self._dispatcher = dispatcher_of(ledger, Controllers(found), self.owner, self._diagnostics)
         parts: dict[Duty, Callable[[Stopping], Counters]] = {
             Duty.DEADLINES: self._request_due_deadlines,

@@ -17,7 +17,8 @@ from typing import Any
 
 from runfacts import Ledger
 from runfacts.domain.actors import Actor
-from runfacts.infrastructure.processes.host import Command, Ended, LocalHost
+from runfacts.infrastructure.processes.host import LocalHost
+from runfacts.infrastructure.processes.hosted import Command, Ended
 from runfacts.infrastructure.processes.launcher import KeeperSteps, Launcher
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 from runfacts.testing.steps import CallAt, KillAt

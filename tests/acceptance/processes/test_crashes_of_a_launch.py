@@ -18,7 +18,8 @@ from process_watch import DEADLINE_S, kill, marked_environment, state_of, stoppe
 from runfacts import Ledger
 from runfacts.domain.actors import Actor
 from runfacts.infrastructure.processes.collect import CollectedReceipts
-from runfacts.infrastructure.processes.host import Command, LocalHost
+from runfacts.infrastructure.processes.host import LocalHost
+from runfacts.infrastructure.processes.hosted import Command
 from runfacts.infrastructure.processes.launcher import Launcher
 from runfacts.testing.steps import RecordedSteps
 

@@ -23,13 +23,13 @@ from runfacts.domain.errors import Contended, DatabaseUnreachable, InvalidValue,
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.processes.collect import CollectedReceipts, collect_receipts
 from runfacts.infrastructure.processes.handle import ProcessHandle
-from runfacts.infrastructure.processes.host import (
+from runfacts.infrastructure.processes.host import LocalHost
+from runfacts.infrastructure.processes.hosted import (
     Command,
     Detached,
     Ended,
     HostedOutcome,
     KeeperLost,
-    LocalHost,
     NeverRan,
     NotHosted,
     NotStarted,

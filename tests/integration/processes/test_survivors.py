@@ -21,7 +21,8 @@ from runfacts.domain.payloads import Escalation
 from runfacts.domain.recovery.evidence import Evidence, Unknown
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.held import HeldPidfds
-from runfacts.infrastructure.processes.host import Command, Ended, LocalHost
+from runfacts.infrastructure.processes.host import LocalHost
+from runfacts.infrastructure.processes.hosted import Command, Ended
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.local_evidence import LocalEvidence
 from runfacts.infrastructure.processes.procfs import ProcFs

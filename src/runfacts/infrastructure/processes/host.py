@@ -18,15 +18,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Final
 
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import (
     AttemptClaim,
-    Finished,
     LateCallback,
     NotClaimable,
     Recorded,
@@ -40,6 +38,16 @@ from runfacts.infrastructure.processes import keeper
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.completion import FINAL_SEQUENCE, Completion, outcome_of
 from runfacts.infrastructure.processes.held import HeldPidfds
+from runfacts.infrastructure.processes.hosted import (
+    Command,
+    Detached,
+    Ended,
+    HostedOutcome,
+    KeeperLost,
+    NeverRan,
+    NotHosted,
+    NotStarted,
+)
 from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec, require_usable
 from runfacts.infrastructure.processes.lease import HeldLease, boot_ms
 from runfacts.infrastructure.processes.places import AttemptFiles, Places
@@ -53,81 +61,6 @@ _LOG: Final = logging.getLogger("runfacts.host")
 
 _UNKNOWN_RETRY_S: Final = 0.25
 _ASK_AGAIN_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What to run. The environment is not shown when it is printed."""
-
-    argv: tuple[str, ...]
-    cwd: str | None = None
-    """The working directory; the host's own when left out."""
-    env: Mapping[str, str] | None = field(default=None, repr=False)
-    """The environment; the host's own when left out."""
-    stdin: bool = False
-    """Whether the command reads the host's standard input; else ``/dev/null``."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotHosted:
-    """There was no Attempt to be had; nothing ran."""
-
-    run_id: str
-    answer: NotClaimable
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """The Run had been ended, or asked to stop, before the gate: nothing ran, and nothing will."""
-
-    run_id: str
-    attempt_id: str
-    answer: StartRefused
-
-
-@dataclass(frozen=True, slots=True)
-class NeverRan:
-    """The Attempt began, but its command never ran and never will."""
-
-    run_id: str
-    attempt_id: str
-    reason: str
-    """``launch_failed``, ``gate_closed``, ``lease_over``, ``commit_unknown`` or ``attempt_ended``."""
-    detail: str
-    """The same in words."""
-    answer: Finished | Repeated | LateCallback | StopNotProven | None
-    """What the ledger said to that; ``None`` when it could not be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The command ended, and its receipt was consumed: here, or by whoever was faster (``Repeated``)."""
-
-    run_id: str
-    attempt_id: str
-    outcome: Outcome
-    answer: Finished | Repeated | LateCallback | StopNotProven
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperLost:
-    """The keeper left no receipt, so nobody knows how the command ended; the host recorded nothing (R10.2)."""
-
-    run_id: str
-    attempt_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Detached:
-    """The host was asked to go; the command runs on under its keeper (R10.5)."""
-
-    run_id: str
-    attempt_id: str
-
-
-HostedOutcome = NotHosted | NotStarted | NeverRan | Ended | KeeperLost | Detached
-"""What became of hosting one Attempt."""
 
 
 class LocalHost:
@@ -176,8 +109,12 @@ class LocalHost:
         """Ask to go: commands that run are left alone, ``run`` answers ``Detached``. Safe in a signal handler."""
         self._detach.set()
 
-    def run(self, run_id: str, command: Command, *, actor: Actor) -> HostedOutcome:
-        """Claim the Run's next Attempt and host it to its end. Errors of the ledger go up; the receipt then waits."""
+    def run(self, run_id: str, command: Command, *, actor: Actor, queue: bool = False) -> HostedOutcome:
+        """Claim the Run's next Attempt and host it to its end. Errors of the ledger go up; the receipt then waits.
+
+        With ``queue`` the claim also queues what was not queued yet, or whose retry is due.
+        """
+        self._showing_the_rest = False
         directory = os.path.abspath(command.cwd or os.getcwd())
         require_usable(command.argv, directory, command.env)
         self._places.make()
@@ -190,6 +127,7 @@ class LocalHost:
             scope=self._launcher.machine.scope,
             worker_id=self._worker_id,
             lease_ms=self._lease_ms,
+            queue=queue,
         )
         if isinstance(claimed, NotClaimable):
             return NotHosted(run_id, claimed)

@@ -63,8 +63,9 @@ class HostLedger(CompletionLedger, Protocol):
         scope: str = "",
         worker_id: str | None = None,
         lease_ms: int | None = None,
+        queue: bool = False,
     ) -> Claimed | NotClaimable:
-        """Create the next Attempt and its execution lease (R2.8)."""
+        """Create the next Attempt and its execution lease (R2.8); queue the Run first where ``queue`` says so."""
         ...
 
     def start(
