@@ -246,6 +246,7 @@ def test_an_execution_says_where_its_process_is(ledger: Ledger) -> None:
         handle="h",
         pid=3,
         lease_expires_at_ms=EPOCH_MS + 5_000,
+        seen_at_ms=EPOCH_MS,
         callback_sequence=1,
         deadline_at_ms=EPOCH_MS + 9_000,
         log_path="/l",

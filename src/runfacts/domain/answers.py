@@ -127,10 +127,12 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class RenewalRefused:
-    """The Attempt has ended: its lease cannot be renewed (R10.3)."""
+    """The lease is not renewed (R10.3)."""
 
     run_status: RunStatus
     attempt_status: AttemptStatus
+    reason: Refusal = Refusal.ENDED
+    """``ended``, or ``recovering``: somebody is finding out what became of the Attempt; ask again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Refusal(StrEnum):
     """The retry's wait is not over (R12.1)."""
     ENDED = "ended"
     """The Run or the Attempt has ended (R2.7)."""
+    RECOVERING = "recovering"
+    """Recovery is finding out what became of the Attempt (R10.3)."""
     NOT_REQUESTED = "not_requested"
     """Nobody asked the Run to stop (R13.2)."""
     NOT_LOST = "not_lost"

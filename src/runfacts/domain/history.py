@@ -93,6 +93,10 @@ class History:
         """Give the fact that was recorded with this dedupe key (R3.4)."""
         return self._recorded.get(dedupe_key)
 
+    def at_ms(self, now_ms: int) -> int:
+        """Give the time of what is recorded now: it never goes back within a Run (R3.4)."""
+        return max(now_ms, self.recorded_at_ms)
+
     def take(self, fact: Fact) -> None:
         """Take in the next fact."""
         if not fact.of_attempt:
@@ -108,8 +112,8 @@ class History:
             self._recorded[fact.dedupe_key] = fact
 
     def record(self, drafts: Iterable[Draft], by: RecordedBy) -> tuple[Fact, ...]:
-        """Make facts of what was decided and take them in. Time never goes back within a Run (R3.4)."""
-        at_ms = max(by.now_ms, self.recorded_at_ms)
+        """Make facts of what was decided and take them in."""
+        at_ms = self.at_ms(by.now_ms)
         facts = []
         for draft in drafts:
             fact = self._fact(draft, by, at_ms)

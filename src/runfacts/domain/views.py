@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
 from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
+from runfacts.domain.payload_parts import Evidence
+from runfacts.domain.recovery.claims import ClaimState, ManualReason, Purpose
 from runfacts.domain.retry import RetryPolicy
 
 Item = TypeVar("Item")
@@ -57,6 +59,8 @@ class AttemptView:
     started_at_ms: int | None
     running_at_ms: int | None
     finished_at_ms: int | None
+    evidence: Evidence | None = None
+    """What it rests on that it is lost, where it is (R11.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,23 @@ class CancellationView:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryView:
+    """Where it stands to find out about a Run: whether it runs, has stopped, or may be tried again (R11.2).
+
+    It is the one claim that matters for the Run as it is now.
+    """
+
+    state: ClaimState
+    purpose: Purpose
+    version: int
+    """What ``release`` and ``attest_not_running`` take."""
+    reason: ManualReason | None
+    """Why it waits for an operator, where it does."""
+    next_claim_at_ms: int | None
+    """When somebody looks again, where that is set."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """One Run as a board lists it."""
 
@@ -96,6 +117,10 @@ class RunSummary:
     """When somebody asked it to stop."""
     dispatch: DispatchStatus | None
     """Where the delivery of that stands."""
+    recovery: RecoveryView | None = None
+    """Where it stands to find out about the Run; None where nobody has, or needs to."""
+    retry_due_at_ms: int | None = None
+    """When it is tried again, where it waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +143,8 @@ class RunView:
     retry_due_at_ms: int | None
     attempts: tuple[AttemptView, ...]
     cancellation: CancellationView | None
+    recovery: RecoveryView | None = None
+    """Where it stands to find out about it; None where nobody has, or needs to."""
 
     @property
     def active_attempt(self) -> AttemptView | None:
@@ -138,6 +165,8 @@ class ExecutionView:
     handle: str | None
     pid: int | None
     lease_expires_at_ms: int
+    seen_at_ms: int | None
+    """When its executor was heard of last: the claim, the handle or the latest renewal (R12.3)."""
     callback_sequence: int
     deadline_at_ms: int | None
     log_path: str | None

@@ -22,19 +22,31 @@ from runfacts.domain.attempt import Attempt
 from runfacts.domain.decisions import Decision, Refusal
 from runfacts.domain.history import Draft, History, RecordedBy
 from runfacts.domain.leases import TokenPurpose, digest
+from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.payloads import (
     AttemptClaimed,
     AttemptPayload,
     AttemptRunning,
     Payload,
+    RunCancelRequested,
     RunCreated,
     RunDispatching,
+    RunLost,
     RunQueued,
+    RunRetryWait,
 )
+from runfacts.domain.recovery.claims import Purpose
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.transactions import Change, Transaction
 from runfacts.infrastructure.ledger import Ledger
-from runfacts.infrastructure.stores.executions import END_EXECUTION, INSERT_EXECUTION, STORE_HANDLE, LeaseTimes
+from runfacts.infrastructure.stores.executions import (
+    END_EXECUTION,
+    INSERT_EXECUTION,
+    LEAVE_TO_STOP,
+    STORE_HANDLE,
+    LeaseTimes,
+)
+from runfacts.infrastructure.stores.recovery_rows import available, place_of, resolved
 from runfacts.infrastructure.stores.writes import Before, write
 from runfacts.infrastructure.tokens import new_id, new_token
 from runfacts.testing.clock import EPOCH_MS
@@ -138,15 +150,20 @@ def given_in(ledger: Ledger, *past: Payload | Draft, project: str = "default", l
         by = RecordedBy(SOMEBODY, transaction.now_ms())
         for draft in drafts:
             before = Before.of(history)
+            waited = history.version > 0 and history.run.status in {RunStatus.LOST, RunStatus.RETRY_WAIT}
             facts = history.record([draft], by)
             if isinstance(draft.payload, AttemptClaimed) and draft.attempt_id is not None:
                 attempt = history.attempts[draft.attempt_id]
                 claim = AttemptClaim(run_id, attempt.id, attempt.number, new_token(), new_token())
                 claims[attempt.id] = claim
                 lease = _lease(transaction, by.now_ms, lease_ms)
-                changes: tuple[Change, ...] = (Change(INSERT_EXECUTION, _execution(attempt, claim) | lease.columns()),)
+                execution = _execution(attempt, claim) | lease.columns(by.now_ms)
+                changes: tuple[Change, ...] = (Change(INSERT_EXECUTION, execution),)
             else:
-                changes = _execution_changes(history, draft)
+                changes = _execution_changes(history, draft, by.now_ms)
+            if waited and history.run.status not in {RunStatus.LOST, RunStatus.RETRY_WAIT}:
+                changes = (resolved(Purpose.RETRY, place_of(history), by.now_ms), *changes)
+            changes = (*_recovery_changes(history, draft, by.now_ms, lease_ms), *changes)
             write(transaction, before, history, facts, changes)
     return GivenRun(ledger, run_id, tuple(claims.values()))
 
@@ -179,7 +196,7 @@ def _execution(attempt: Attempt, claim: AttemptClaim) -> dict[str, object]:
         "lease_token_digest": digest(TokenPurpose.LEASE, claim.lease_token),
         "callback_sequence": 0,
         "callback_token_digest": digest(TokenPurpose.CALLBACK, claim.callback_token),
-        **dict.fromkeys(("handle", "pid", "deadline_at_ms", "log_path", "receipt_path")),
+        **dict.fromkeys(("handle", "pid", "deadline_at_ms", "log_path", "receipt_path", "closed_at_ms")),
     }
 
 
@@ -190,16 +207,34 @@ def _lease(transaction: Transaction, now_ms: int, lease_ms: int) -> LeaseTimes:
     return LeaseTimes(now_ms + lease_ms, clock.boot_id(), clock.boot_ms() + lease_ms)
 
 
-def _execution_changes(history: History, draft: Draft) -> tuple[Change, ...]:
+def _recovery_changes(history: History, draft: Draft, now_ms: int, lease_ms: int) -> tuple[Change, ...]:
+    """Say what a fact changes in the rows of recovery: a Run to be stopped or tried again has one (R7.1, R12.1)."""
+    place = place_of(history)
+    match draft.payload:
+        case RunCancelRequested() if history.active_attempt is not None:
+            leave = Change(LEAVE_TO_STOP, {"key_attempt_id": history.active_attempt.id})
+            return (available(Purpose.STOP, place, now_ms + lease_ms, now_ms), leave)
+        case RunLost():
+            return (available(Purpose.RETRY, place, now_ms, now_ms),)
+        case RunRetryWait(due_at_ms=due_at_ms):
+            return (available(Purpose.RETRY, place, due_at_ms, now_ms),)
+        case _:
+            pass
+    if history.run.terminal and history.run.intent is not None and not draft.of_attempt:
+        return (resolved(Purpose.STOP, place, now_ms),)
+    return ()
+
+
+def _execution_changes(history: History, draft: Draft, now_ms: int) -> tuple[Change, ...]:
     """Say what a fact changes in the execution that is there."""
     if not draft.of_attempt or draft.attempt_id is None:
         return ()
     attempt = history.attempts[draft.attempt_id]
-    key = {"key_attempt_id": attempt.id, "expected_sequence": 0, "callback_sequence": 0}
+    key: dict[str, object] = {"key_attempt_id": attempt.id, "expected_sequence": 0, "callback_sequence": 0}
     if isinstance(draft.payload, AttemptRunning) and attempt.gated:
-        return (Change(STORE_HANDLE, {"handle": HANDLE, "pid": None} | key),)
+        return (Change(STORE_HANDLE, {"handle": HANDLE, "pid": None, "seen_at_ms": now_ms} | key),)
     if not attempt.active:
-        return (Change(END_EXECUTION, key),)
+        return (Change(END_EXECUTION, key | {"closed_at_ms": now_ms}),)
     return ()
 
 

@@ -30,12 +30,13 @@ from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, digest, matches
 from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, AttemptStatus, ExecutionOwner, IntentKind, RunStatus
 from runfacts.domain.payloads import AttemptClaimed
+from runfacts.domain.recovery.claims import ClaimState
 from runfacts.domain.texts import KEY_MAX, NAME_MAX
+from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation, end_of_retry
 from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.errors import LostRace
-from runfacts.infrastructure.database.transactions import Change
-from runfacts.infrastructure.stores import dispatches
+from runfacts.infrastructure.database.transactions import Change, hit_one
 from runfacts.infrastructure.stores.executions import (
     INSERT_EXECUTION,
     RENEW_EXECUTION,
@@ -45,6 +46,7 @@ from runfacts.infrastructure.stores.executions import (
     Holding,
     read_holding,
 )
+from runfacts.infrastructure.stores.recovery_rows import recovery_resolved
 from runfacts.infrastructure.tokens import new_id, new_token
 
 Held = TypeVar("Held", Execution, Holding)
@@ -127,13 +129,14 @@ class AttemptCommands(LedgerCore):
                 "deadline_at_ms": None,
                 "log_path": None,
                 "receipt_path": None,
-                **lease.columns(),
+                "closed_at_ms": None,
+                **lease.columns(moment.now_ms),
             }
             claim = AttemptClaim(history.run_id, attempt_id, number, lease_token, callback_token)
             return Plan(
                 lambda history, _: Claimed(claim, lease.expires_at_ms, history.version),
                 decision.drafts,
-                (Change(INSERT_EXECUTION, execution),),
+                (*end_of_retry(moment, history), Change(INSERT_EXECUTION, execution)),
             )
 
         def same(fact: Fact) -> bool:
@@ -189,7 +192,7 @@ class AttemptCommands(LedgerCore):
             }
             if decision.refusal is not None:
                 reason = decision.refusal
-                ending = (*end_of_dispatch(moment, history), Change(STOP_EXECUTION, key))
+                ending = (*end_of_cancellation(moment, history), Change(STOP_EXECUTION, key | closing(moment, history)))
                 changes = ending if decision.drafts else ()
                 return Plan(lambda history, _: start_refused(history, attempt_id, reason), decision.drafts, changes)
             paths = {"deadline_at_ms": deadline, "log_path": log_path, "receipt_path": receipt_path}
@@ -204,7 +207,9 @@ class AttemptCommands(LedgerCore):
     def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
         """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
 
-        Writes no fact (R1.5). The answer says whether somebody asked the Run to stop. Raises ``TokenRefused``,
+        Refused where the Attempt has ended, and while recovery finds out what became of it: then the same may be
+        answered otherwise a little later. Writes no fact (R1.5). The answer says whether somebody asked the Run to
+        stop. Raises ``TokenRefused``,
         ``AttemptNotFound``, ``LegacyRun``, ``Contended`` and ``OutcomeUnknown``.
         """
         lease_ms = self._lease_ms(lease_ms)
@@ -227,19 +232,26 @@ class AttemptCommands(LedgerCore):
             execution = self._require_own(claim, run_id, read_holding(transaction, attempt_id))
             if execution.execution_owner != ExecutionOwner.RUNTIME:
                 raise LegacyRun(run_id)
-            if AttemptStatus(execution.attempt_status) in ACTIVE_ATTEMPT:
-                lease = self._lease(transaction.now_ms(), lease_ms)
-                renewal = {
-                    **lease.columns(),
-                    "key_attempt_id": attempt_id,
-                    "key_lease_token_digest": execution.lease_token_digest,
-                }
-                if transaction.run(RENEW_EXECUTION, renewal) == 1:
-                    intent = None if execution.intent_kind is None else IntentKind(execution.intent_kind)
-                    return Renewed(lease.expires_at_ms, AttemptStatus(execution.attempt_status), intent)
-                # The Attempt ended while this waited for its row.
-                execution = self._require_own(claim, run_id, read_holding(transaction, attempt_id))
-            return RenewalRefused(RunStatus(execution.run_status), AttemptStatus(execution.attempt_status))
+            run_status, attempt_status = RunStatus(execution.run_status), AttemptStatus(execution.attempt_status)
+            if attempt_status not in ACTIVE_ATTEMPT:
+                return RenewalRefused(run_status, attempt_status)
+            now_ms = transaction.now_ms()
+            if execution.recovering(transaction, now_ms):
+                return RenewalRefused(run_status, attempt_status, Refusal.RECOVERING)
+            version = execution.recovery_version
+            if version is not None and execution.recovery_state != ClaimState.RESOLVED:
+                # Whoever held it, or was to look at it, has nothing to find out any more.
+                hit_one(transaction, recovery_resolved(attempt_id, version, now_ms))
+            lease = self._lease(now_ms, lease_ms)
+            renewal = {
+                **lease.columns(now_ms, asked_to_stop=execution.intent_kind is not None),
+                "key_attempt_id": attempt_id,
+                "key_lease_token_digest": execution.lease_token_digest,
+                "expected_recover_at_ms": execution.recover_at_ms,
+            }
+            hit_one(transaction, Change(RENEW_EXECUTION, renewal))
+            intent = None if execution.intent_kind is None else IntentKind(execution.intent_kind)
+            return Renewed(lease.expires_at_ms, attempt_status, intent)
 
     def _require_own(self, claim: AttemptClaim, run_id: str, held: Held | None) -> Held:
         """Give what is held, if the lease token is its own (``AttemptNotFound``, ``TokenRefused``)."""
@@ -249,14 +261,6 @@ class AttemptCommands(LedgerCore):
             self._count_refused("token", claim.attempt_id)
             raise TokenRefused(claim.attempt_id)
         return held
-
-
-def end_of_dispatch(moment: Moment, history: History) -> tuple[Change, ...]:
-    """Take the Run's dispatch out of the queues, in a command that ends the Run (R7.6, R4.4)."""
-    if history.run.intent is None:
-        return ()
-    stored = dispatches.read_dispatch(moment.reading, history.run_id)
-    return () if stored is None else (dispatches.ended(stored.dispatch),)
 
 
 def start_refused(history: History, attempt_id: str, reason: Refusal) -> StartRefused:

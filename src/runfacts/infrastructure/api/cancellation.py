@@ -56,8 +56,10 @@ from runfacts.domain.payloads import (
     RunTimedOut,
 )
 from runfacts.domain.texts import NAME_MAX
+from runfacts.infrastructure.api.claim_changes import end_of_retry, to_be_stopped
 from runfacts.infrastructure.api.core import LedgerCore, log, plain
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.database.wakeups import Listener
 from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.deadlines import read_passed
@@ -92,7 +94,7 @@ class Cancellation(LedgerCore):
 
         The status does not change: nothing is cancelled because somebody asked (R6.2). Where no Attempt is active
         there is nothing to stop, and the Run ends with the request (R6.3). Otherwise the delivery waits for a worker
-        of the Attempt's scope (R7.1).
+        of the Attempt's scope (R7.1), and the confirmation that it has stopped until its host is overdue (R12.2).
         """
         try:
             kind = IntentKind(kind)
@@ -117,9 +119,8 @@ class Cancellation(LedgerCore):
                 return Plan(_requested_before)
             attempt = history.active_attempt
             if attempt is None:
-                return Plan(_requested, decision.drafts)
-            target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
-            changes = () if target is None else (dispatches.pending(target, moment.now_ms),)
+                return Plan(_requested, decision.drafts, end_of_retry(moment, history))
+            changes = to_be_stopped(moment, history, attempt.id)
             return Plan(_requested, decision.drafts, changes, wakes=self._cancellations)
 
         again = _again(decisions.cancel_requested(kind, reason), dedupe_key or "")
@@ -210,7 +211,7 @@ class Cancellation(LedgerCore):
             if isinstance(decision, Exhausted):
                 if row is None:
                     return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
-                return _exhausted(row, now_ms)
+                return _exhausted(row, now_ms, self._look_for_the_end(row, now_ms))
             lease = self._lease(now_ms, lease_ms)
             claim = DispatchClaimed(
                 target,
@@ -281,7 +282,9 @@ class Cancellation(LedgerCore):
                 fields["escalation"] = escalation
             draft = Draft(payload_type.model_validate(fields), attempt_id, key)
             settled = DispatchSettled(run_id, status, row.version + 1, next_at)
-            return Plan(lambda _, __: settled, (draft,), (change,))
+            finished = status is not DispatchStatus.RETRY_WAIT and not history.run.terminal
+            changes = (change, self._look_for_the_end(row, moment.now_ms)) if finished else (change,)
+            return Plan(lambda _, __: settled, (draft,), changes)
 
         answer = self._commands.run(call, Command(decide, _no_settle_again, lambda _: False))
         if isinstance(answer, DispatchFenced):
@@ -327,7 +330,7 @@ def _taken_over(grant: Grant, claim: DispatchClaimed) -> tuple[Draft, ...]:
     return (Draft(payload, attempt_id, takeover_key(attempt_id, claim.dispatch_count)),)
 
 
-def _exhausted(row: CancellationDispatch, now_ms: int) -> Plan[ClaimOfDispatch]:
+def _exhausted(row: CancellationDispatch, now_ms: int, sooner: Change) -> Plan[ClaimOfDispatch]:
     """Block a row whose tries are used up, instead of claiming it (R7.5)."""
     payload = RunCancelDispatchBlocked(
         attempt_id=row.attempt_id, dispatch_count=row.dispatch_count, result=DispatchResult.LIMIT.value
@@ -335,7 +338,7 @@ def _exhausted(row: CancellationDispatch, now_ms: int) -> Plan[ClaimOfDispatch]:
     key = limit_key(row.attempt_id, row.dispatch_count)
     change = dispatches.changed(row, DispatchStatus.BLOCKED, DispatchResult.LIMIT, now_ms, tries=row.tries_since_rearm)
     answer = DispatchNotClaimed(row.run_id, ClaimAnswer.BLOCKED)
-    return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), (change,))
+    return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), (change, sooner))
 
 
 def _not_claimed(answer: ClaimAnswer) -> Plan[ClaimOfDispatch]:

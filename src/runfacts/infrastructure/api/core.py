@@ -19,11 +19,12 @@ from runfacts.domain.texts import is_plain_name
 from runfacts.infrastructure.commands import Call, Caller, Commands
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import SQLITE
-from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.database.transactions import Change, Reading
 from runfacts.infrastructure.database.wakeups import CANCELLATIONS
 from runfacts.infrastructure.stores.executions import LeaseTimes
 from runfacts.infrastructure.stores.facts import read_history
 from runfacts.infrastructure.stores.ordered import OrderedReader
+from runfacts.infrastructure.stores.recovery_rows import PlacedRun, stop_sooner
 
 log: Final = logging.getLogger("runfacts")
 
@@ -104,6 +105,10 @@ class LedgerCore:
             connection,
             attempt_id,
         )
+
+    def _look_for_the_end(self, run: PlacedRun, now_ms: int) -> Change:
+        """Let a stop be confirmed when its host has had its time to report: nothing more is delivered (R12.2)."""
+        return stop_sooner(run, now_ms + self._settings.stop_report_grace_ms, now_ms)
 
     def _lease(self, now_ms: int, lease_ms: int) -> LeaseTimes:
         """Say when a lease that begins now ends (R5.1, R5.2)."""

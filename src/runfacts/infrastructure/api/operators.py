@@ -36,6 +36,7 @@ from runfacts.domain.payloads import (
 from runfacts.domain.recovery.evidence import EvidenceProvider, EvidenceTarget, Liveness
 from runfacts.domain.texts import REASON_MAX, bounded
 from runfacts.domain.views import ExecutionView, Page
+from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
 from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -43,6 +44,7 @@ from runfacts.infrastructure.stores import dispatches
 from runfacts.infrastructure.stores.executions import CLOSE_EXECUTION
 from runfacts.infrastructure.stores.ground import require_current
 from runfacts.infrastructure.stores.operator_queues import read_blocked, read_unproven
+from runfacts.infrastructure.stores.recovery_rows import PlacedRun, stop_put_off
 
 _REARM: Final = "rearm"
 _ABANDON: Final = "abandon"
@@ -99,7 +101,8 @@ class Operators(Reads):
                 {"attempt_id": row.attempt_id, "delay_ms": delay_ms} | reason
             )
             answer = Rearmed(history.run_id, row.version + 1, next_at)
-            return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), (change,))
+            changes = (change, *_confirmed_later(moment, row))
+            return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), changes)
 
         return self._commands.run(call, Command(decide, _no_key, lambda _: False))
 
@@ -118,10 +121,11 @@ class Operators(Reads):
             if recorded is not None:
                 _require_same(recorded, call.run_id, reason)
                 return Plan(lambda _, __: Abandoned(call.run_id, version + 1))
-            attempt_id, change = _abandoned(moment, history, version)
-            payload = RunCancelDispatchAbandoned.model_validate({"attempt_id": attempt_id} | reason)
+            place, change = _abandoned(moment, history, version)
+            payload = RunCancelDispatchAbandoned.model_validate({"attempt_id": place.attempt_id} | reason)
             answer = Abandoned(history.run_id, version + 1)
-            return Plan(lambda _, __: answer, (Draft(payload, attempt_id, key),), (change,))
+            changes = (change, self._look_for_the_end(place, moment.now_ms))
+            return Plan(lambda _, __: answer, (Draft(payload, place.attempt_id, key),), changes)
 
         return self._commands.run(call, Command(decide, _no_key, lambda _: False))
 
@@ -163,11 +167,10 @@ class Operators(Reads):
                 raise VerbRefused(_CONFIRM, history.run_id, why)
             first, *rest = decision.drafts
             drafts = (Draft(first.payload, first.attempt_id, key), *rest)
-            stored = dispatches.read_dispatch(moment.reading, history.run_id)
-            changes = [] if stored is None else [dispatches.ended(stored.dispatch)]
+            changes = [*end_of_cancellation(moment, history)]
             attempt = history.active_attempt
             if attempt is not None:
-                changes.append(Change(CLOSE_EXECUTION, {"key_attempt_id": attempt.id}))
+                changes.append(Change(CLOSE_EXECUTION, {"key_attempt_id": attempt.id} | closing(moment, history)))
             return Plan(_confirmed, drafts, tuple(changes))
 
         return self._commands.run(call, Command(decide, _no_key, lambda _: False))
@@ -193,6 +196,7 @@ def _evidence_target(execution: ExecutionView) -> EvidenceTarget:
         execution.handle,
         execution.pid,
         execution.lease_expires_at_ms,
+        execution.seen_at_ms,
     )
 
 
@@ -212,7 +216,13 @@ def _require_row(moment: Moment, history: History, verb: str, version: int) -> C
     return stored.dispatch
 
 
-def _abandoned(moment: Moment, history: History, version: int) -> tuple[str, Change]:
+def _confirmed_later(moment: Moment, row: CancellationDispatch) -> tuple[Change, ...]:
+    """Let the confirmation of a stop wait again until the lease expires, because it is delivered once more (R12.2)."""
+    found = dispatches.read_target_and_lease(moment.reading, row.run_id, row.attempt_id)
+    return () if found is None else (stop_put_off(row, found[1], moment.now_ms),)
+
+
+def _abandoned(moment: Moment, history: History, version: int) -> tuple[PlacedRun, Change]:
     """Give the Attempt and the change that ends the delivery."""
     now_ms = moment.now_ms
     stored = dispatches.read_dispatch(moment.reading, history.run_id)
@@ -220,14 +230,14 @@ def _abandoned(moment: Moment, history: History, version: int) -> tuple[str, Cha
     if stored is None and version == 0 and history.run.intent is not None and attempt is not None:
         target = dispatches.read_target(moment.reading, history.run_id, attempt.id)
         if target is not None:
-            return attempt.id, dispatches.abandoned_anew(target, now_ms)
+            return target, dispatches.abandoned_anew(target, now_ms)
     row = _require_row(moment, history, _ABANDON, version)
     if stored is not None and stored.times(moment.reading, now_ms) is Times.LEASE_VALID:
         raise VerbRefused(_ABANDON, history.run_id, "a worker holds its dispatch right now")
     change = dispatches.changed(
         row, DispatchStatus.BLOCKED, DispatchResult.ABANDONED, now_ms, tries=row.tries_since_rearm
     )
-    return row.attempt_id, change
+    return row, change
 
 
 def _reason(because: str) -> dict[str, str | int]:

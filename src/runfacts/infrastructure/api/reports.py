@@ -32,17 +32,22 @@ from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, matches
 from runfacts.domain.limits import HANDLE_MAX
 from runfacts.domain.outcomes import Outcome
-from runfacts.infrastructure.api.attempt_commands import end_of_dispatch, start_refused
+from runfacts.domain.payloads import RunRetryWait
+from runfacts.domain.recovery.claims import Purpose
+from runfacts.infrastructure.api.attempt_commands import start_refused
+from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
 from runfacts.infrastructure.api.core import LedgerCore, plain, repeated
 from runfacts.infrastructure.api.run_commands import recorded
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
+from runfacts.infrastructure.stores.dispatches import read_target
 from runfacts.infrastructure.stores.executions import (
     COUNT_CALLBACK,
     END_EXECUTION,
     STORE_HANDLE,
     Execution,
 )
+from runfacts.infrastructure.stores.recovery_rows import available
 
 _SEQUENCE_MAX = 1 << 52
 _PID_MAX = (1 << 31) - 1
@@ -103,11 +108,11 @@ class Reports(LedgerCore):
                 return Plan(
                     lambda history, _: start_refused(history, report.attempt_id, Refusal.CANCELLATION_REQUESTED),
                     decision.drafts,
-                    (*end_of_dispatch(moment, history), Change(END_EXECUTION, report.key())),
+                    (*end_of_cancellation(moment, history), _end(moment, history, report)),
                 )
             if decision.refusal is not None:
                 return _not_done(decision, report, "running")
-            stored = {"handle": handle, "pid": pid} | report.key()
+            stored = {"handle": handle, "pid": pid, "seen_at_ms": moment.now_ms} | report.key()
             return Plan(recorded, decision.drafts, (Change(STORE_HANDLE, stored),))
 
         return self._report(
@@ -212,7 +217,11 @@ class Reports(LedgerCore):
                     history.run.retry_due_at_ms,
                 ),
                 decision.drafts,
-                (*end_of_dispatch(moment, history), Change(END_EXECUTION, report.key())),
+                (
+                    *end_of_cancellation(moment, history),
+                    *_retry(moment, decision),
+                    _end(moment, history, report),
+                ),
             )
 
         return self._report(
@@ -290,6 +299,20 @@ def _not_done(decision: Decision, report: _Report, what: str, outcome: Outcome |
         (late,),
         (Change(COUNT_CALLBACK, report.key()),),
     )
+
+
+def _end(moment: Moment, history: History, report: _Report) -> Change:
+    """Close the execution with its Attempt."""
+    return Change(END_EXECUTION, report.key() | closing(moment, history))
+
+
+def _retry(moment: Moment, decision: Decision) -> tuple[Change, ...]:
+    """Let the retry authority queue the Run when its retry is due, if there is to be one (R12.1)."""
+    last = decision.drafts[-1]
+    if not isinstance(last.payload, RunRetryWait) or last.attempt_id is None or moment.execution is None:
+        return ()
+    target = read_target(moment.reading, moment.execution.run_id, last.attempt_id)
+    return () if target is None else (available(Purpose.RETRY, target, last.payload.due_at_ms, moment.now_ms),)
 
 
 def _reported_before(attempt: Attempt | None, outcome: Outcome) -> bool:

@@ -16,6 +16,7 @@ from runfacts.domain.payloads import RunCreated, RunQueued
 from runfacts.domain.retry import RetryPolicy
 from runfacts.domain.stored_commands import StoredCommand
 from runfacts.domain.texts import NAME_MAX
+from runfacts.infrastructure.api.claim_changes import end_of_retry
 from runfacts.infrastructure.api.core import LedgerCore, history_of, plain, repeated
 from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Reading
@@ -151,7 +152,7 @@ class RunCommands(LedgerCore):
             if decision.refusal is not None:
                 answer = NotQueued(history.run_id, history.run.status, decision.refusal)
                 return Plan(lambda _, __: answer)
-            return Plan(recorded, decision.drafts)
+            return Plan(recorded, decision.drafts, end_of_retry(moment, history))
 
         return self._commands.run(call, Command(decide, repeated, lambda fact: isinstance(fact.payload, RunQueued)))
 

@@ -2,10 +2,10 @@
 All writes of a command as one statement (PostgreSQL).
 
 A command that owns its transaction needs no round trip between its writes: they become the branches of one ``WITH``,
-which the server runs, and commits, as a whole. An update waits for the one before it, so that rows are locked in the
-one order of R4.4; the inserts take their positions from the identity column only after every update has won its row
-(R3.9). Where a branch does not hit its one row, no fact is inserted, and ``runfacts_lost_race()`` fails the statement
-with a serialization failure; nothing of it stays.
+which the server runs, and commits, as a whole. The facts ask for the changes one after the other, so that rows are
+locked in the one order of R4.4, also by an insert that may find its row there; and they take their positions from the
+identity column only after every change has won its row (R3.9). Where a branch does not hit its one row, no fact is
+inserted, and ``runfacts_lost_race()`` fails the statement with a serialization failure; nothing of it stays.
 
 The text depends only on which statements come together. It is made once for each such combination; the server's plan
 of it is prepared by the driver.
@@ -86,13 +86,14 @@ def _combined(changes: tuple[Statement, ...], facts: int) -> _Combined:
         if number and own.startswith("UPDATE"):
             own += f" AND (SELECT hit FROM w{number - 1})"  # noqa: S608 - a number of ours
         branches.append(f"w{number} AS ({own} RETURNING true AS hit)")
-    before = ", ".join(f"w{number}" for number in range(len(changes)))
+    # The server looks at conditions that hang on no row in their order, and at none behind one that does not hold.
+    before = "WHERE " + " AND ".join(f"(SELECT hit FROM w{number})" for number in range(len(changes)))  # noqa: S608 - the same
     for number in range(facts):
-        branches.append(f"f{number} AS ({_APPENDED} FROM {before} RETURNING position)")
-        before = f"f{number}"
+        branches.append(f"f{number} AS ({_APPENDED} {before} RETURNING position)")
+        before = f"FROM f{number}"
     # A fact is inserted where every branch before it hit its row: if the last one is there, all of them did. A claim
     # records no fact (R1.5): there the branches themselves must all be.
-    positions = [f"(SELECT position FROM f{number})" for number in range(facts)] or [f"(SELECT 1 FROM {before})"]  # noqa: S608 - the same
+    positions = [f"(SELECT position FROM f{number})" for number in range(facts)] or [f"(SELECT 1 {before})"]  # noqa: S608 - the same
     positions[-1] = f"coalesce({positions[-1]}, runfacts_lost_race())"
     return _Combined(
         f"WITH {', '.join(branches)} SELECT {', '.join(positions)}",

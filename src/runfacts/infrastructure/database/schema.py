@@ -28,7 +28,7 @@ from runfacts.infrastructure.database.engines import READING
 from runfacts.infrastructure.database.errors import translated
 from runfacts.infrastructure.database.statements import read_sql
 
-REVISIONS: Final = ("0001", "0002")
+REVISIONS: Final = ("0001", "0002", "0003")
 """Every revision of this release, oldest first."""
 
 HEAD: Final = REVISIONS[-1]
@@ -128,6 +128,7 @@ def create(connection: Connection) -> None:
         run_script(connection, read_sql("now.postgresql.sql"))
         run_script(connection, read_sql("lost_race.postgresql.sql"))
     run_script(connection, read_sql(f"append_only.{dialect}.sql"))
+    run_script(connection, read_sql(f"forget_commands.{dialect}.sql"))
     connection.exec_driver_sql(
         f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL,"
         f" CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"

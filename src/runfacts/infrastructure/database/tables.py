@@ -255,7 +255,13 @@ executions: Final = _table(
     optional_number("seen_at_ms"),
     optional_number("closed_at_ms"),
 )
-"""Who executes an Attempt, until when, and how its process can be proven (R1.2, R5.2). The scope may be empty."""
+"""
+Who executes an Attempt, until when, and how its process can be proven (R1.2, R5.2). The scope may be empty.
+
+``recover_at_ms`` is when recovery may look next; null when it is an operator's, when the Attempt has ended, and once
+somebody asked the Run to stop (R12.2). ``seen_at_ms`` is when its executor was heard of last; ``closed_at_ms`` when the
+Attempt ended.
+"""
 _partial(
     "ix_executions_recovery",
     executions.c.recover_at_ms.is_not(None),
@@ -268,6 +274,14 @@ _partial(
     "ix_executions_deadline",
     and_(executions.c.deadline_at_ms.is_not(None), executions.c.closed_at_ms.is_(None)),
     executions.c.deadline_at_ms,
+    executions.c.attempt_id,
+)
+# Where receipts may lie (R10.2): also of Runs that recovery does not look at, because they were asked to stop.
+_partial(
+    "ix_executions_open",
+    executions.c.closed_at_ms.is_(None),
+    executions.c.executor_type,
+    executions.c.scope,
     executions.c.attempt_id,
 )
 Index(None, executions.c.run_id)

@@ -126,6 +126,11 @@ class Transaction(Reading):
         ``append`` inserts one fact and returns its position; the positions are given back.
         """
         for change in changes:
-            if self.run(change.statement, change.parameters) != 1:
-                raise LostRace(change.statement.name)
+            hit_one(self, change)
         return [int(self.rows(append, fact)[0][0]) for fact in facts]
+
+
+def hit_one(transaction: Transaction, change: Change) -> None:
+    """Make one change, which must hit its one row (``LostRace``)."""
+    if transaction.run(change.statement, change.parameters) != 1:
+        raise LostRace(change.statement.name)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from runfacts.domain.answers import AttemptClaim, RenewalRefused, Renewed
+from runfacts.domain.decisions import Refusal
 from runfacts.domain.errors import Contended, DatabaseError
 from runfacts.infrastructure.processes.ports import HostLedger
 
@@ -50,14 +51,14 @@ class HeldLease:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether side effects may begin: the ledger has not refused, and the local deadline is ahead."""
+        """Whether side effects may begin: the ledger knows of no end, and the local deadline is ahead."""
         return not self._refused and boot_ms() < self._counts_from_ms + self._lease_ms * (1 - _MARGIN)
 
     def keep(self) -> None:
         """Renew when it is time. To be called only after a look at the process.
 
-        A database that cannot be reached is tried again; when the local deadline passes meanwhile, that is said once.
-        An ended lease may be renewed as long as nobody else took the Attempt over.
+        A database that cannot be reached is tried again, and so is recovery that looks at the Attempt; when the local
+        deadline passes meanwhile, that is said once. An ended lease may be renewed as long as the Attempt is active.
         """
         now_ms = boot_ms()
         if self._refused or now_ms < self._tried_at_ms + self._lease_ms // _RENEWALS_IN_A_LEASE:
@@ -84,6 +85,9 @@ class HeldLease:
                 self._told = False
                 if intent is not None and self._on_intent is not None:
                     self._on_intent()
+            case RenewalRefused(reason=Refusal.RECOVERING):
+                # Its term is short, and ends in the Attempt's end or in a lease that can be renewed again.
+                _LOG.warning("attempt %s: its lease is not renewed while recovery looks at it", self._claim.attempt_id)
             case RenewalRefused():
                 self._refused = True
         return self.is_trusted

@@ -16,7 +16,7 @@ _OF_ATTEMPTS: Final = (
     .where(
         executions.c.deadline_at_ms <= bindparam("now_ms"),
         executions.c.deadline_at_ms.is_not(None),
-        executions.c.recover_at_ms.is_not(None),
+        executions.c.closed_at_ms.is_(None),
         runs.c.intent_at_ms.is_(None),
         runs.c.finished_at_ms.is_(None),
     )

@@ -5,7 +5,8 @@ Of the ledger alone: sequences are dense and positions rise with them; the hash 
 dense; times never go back; dedupe keys are unique; payloads are canonical and fit their types; every fact belongs to
 its Run's project and to the aggregate that its type speaks of; every transition is one of the tables'; Attempts are
 numbered 1, 2, 3 … and at most one is active. Of the rows: ``runs`` and ``attempts`` are what the facts amount to, and
-every Attempt has its execution, which says what its facts say.
+every Attempt has its execution, which says what its facts say. Of claims: none is left over, and a Run that somebody
+has to look after has its row, or nobody ever would (R12).
 
 A difference is named where it is, and not again in what follows from it: behind a missing fact the chain goes on from
 the next one, and a fact that cannot be read, or that a later release wrote, leaves open what it did.
@@ -32,9 +33,11 @@ from runfacts.domain.lifecycle import (
     RUN_TRANSITIONS,
     RUN_WITH_ATTEMPT,
     AttemptStatus,
+    ExecutionOwner,
     RunStatus,
 )
 from runfacts.domain.payloads import AttemptClaimed, AttemptPayload
+from runfacts.domain.recovery.claims import ClaimState, Purpose
 from runfacts.domain.run import RUN_STATUS_AFTER
 from runfacts.domain.views import Difference
 from runfacts.infrastructure.database.tables import attempts as attempts_table
@@ -65,10 +68,19 @@ class Recorded:
     run: _Stored | None
     attempts: dict[str, _Stored]
     executions: dict[str, _Stored]
+    claims: dict[str, str]
+    """The states of its stop and its retry row, by purpose."""
 
     @classmethod
     def of(
-        cls, run_id: str, *, facts: Sequence[Row], run: Row | None, attempts: Sequence[Row], executions: Sequence[Row]
+        cls,
+        run_id: str,
+        *,
+        facts: Sequence[Row],
+        run: Row | None,
+        attempts: Sequence[Row],
+        executions: Sequence[Row],
+        claims: Sequence[Row],
     ) -> Self:
         """Take in rows of ``FACT_COLUMNS`` and whole rows of the other tables."""
         unreadable = tuple(item for row in facts for item in _unreadable(run_id, row))
@@ -79,6 +91,7 @@ class Recorded:
             None if run is None else _stored(runs_table.c, run),
             {str(row[0]): _stored(attempts_table.c, row) for row in attempts},
             {str(row[0]): _stored(executions_table.c, row) for row in executions},
+            {str(purpose): str(state) for purpose, state in claims},
         )
 
     @property
@@ -222,6 +235,7 @@ def _row_differences(recorded: Recorded) -> Iterator[Difference]:
         if history.active_attempt is not None and history.run.status not in RUN_WITH_ATTEMPT:
             yield difference(run_id, "run", "status", history.run.status, "the status of a run with an attempt")
         yield from _attempt_differences(recorded, history)
+        yield from _claim_differences(recorded, history)
 
 
 def _rows_without_facts(recorded: Recorded) -> Iterator[Difference]:
@@ -249,14 +263,33 @@ def _attempt_differences(recorded: Recorded, history: History) -> Iterator[Diffe
         if execution is None:
             yield difference(run_id, "execution", "attempt_id", None, attempt.id)
         else:
-            yield from _execution_differences(attempt, execution)
+            yield from _execution_differences(attempt, execution, asked_to_stop=history.run.intent is not None)
     for attempt_id in recorded.attempts.keys() - history.attempts.keys():
         yield difference(run_id, "attempt", "attempt_id", attempt_id, None)
     for attempt_id in recorded.executions.keys() - history.attempts.keys():
         yield difference(run_id, "execution", "attempt_id", attempt_id, None)
 
 
-def _execution_differences(attempt: Attempt, stored: _Stored) -> Iterator[Difference]:
+def _claim_differences(recorded: Recorded, history: History) -> Iterator[Difference]:
+    """See that those look after a Run who should, and nobody else (R12, R14.2).
+
+    What somebody holds is left to its holder, who settles after the Run has moved on (R11.7).
+    """
+    run = history.run
+    if run.execution_owner is not ExecutionOwner.RUNTIME:
+        return
+    wanted = {
+        Purpose.STOP: run.intent is not None and not run.terminal,
+        Purpose.RETRY: run.status in {RunStatus.LOST, RunStatus.RETRY_WAIT},
+    }
+    for purpose, open_row in wanted.items():
+        state = recorded.claims.get(purpose)
+        if state != ClaimState.CLAIMED and (state not in {None, ClaimState.RESOLVED}) is not open_row:
+            expected = "a row that somebody will look at" if open_row else ClaimState.RESOLVED
+            yield difference(recorded.run_id, "claim", purpose, state, expected)
+
+
+def _execution_differences(attempt: Attempt, stored: _Stored, *, asked_to_stop: bool) -> Iterator[Difference]:
     """Compare what an execution says of its Attempt with what the facts say; the rest of it are claims (R1.2)."""
     run_id = attempt.run_id
     said = {
@@ -265,6 +298,7 @@ def _execution_differences(attempt: Attempt, stored: _Stored) -> Iterator[Differ
         "gated": int(attempt.gated),
         "worker_id": attempt.worker_id,
         "deadline_at_ms": attempt.deadline_at_ms,
+        "closed_at_ms": attempt.finished_at_ms,
     }
     for name, value in said.items():
         if stored[name] != value:
@@ -275,7 +309,7 @@ def _execution_differences(attempt: Attempt, stored: _Stored) -> Iterator[Differ
         yield difference(
             run_id, "execution", "handle", words[stored["handle"] is not None], words[attempt.running_at_ms is not None]
         )
-    if not attempt.active and stored["recover_at_ms"] is not None:
+    if (asked_to_stop or not attempt.active) and stored["recover_at_ms"] is not None:
         yield difference(run_id, "execution", "recover_at_ms", stored["recover_at_ms"], None)
 
 

@@ -111,9 +111,13 @@ CHANGE_DISPATCH: Final = Statement(
 END_DISPATCH: Final = Statement("end_dispatch", update(table).values(due_at_ms=None).where(_IS_KEY, _IS_VERSION))
 SELECT_TARGET: Final = Statement(
     "select_target",
-    select(executions.c.executor_type, executions.c.scope, executions.c.handle, executions.c.pid).where(
-        executions.c.attempt_id == bindparam("attempt_id")
-    ),
+    select(
+        executions.c.executor_type,
+        executions.c.scope,
+        executions.c.handle,
+        executions.c.pid,
+        executions.c.lease_expires_at_ms,
+    ).where(executions.c.attempt_id == bindparam("attempt_id")),
 )
 
 
@@ -159,8 +163,14 @@ def read_dispatch(reading: Reading, run_id: str) -> StoredDispatch | None:
 
 def read_target(reading: Reading, run_id: str, attempt_id: str) -> StopTarget | None:
     """Give what is to be stopped; None where the Attempt has no execution."""
+    found = read_target_and_lease(reading, run_id, attempt_id)
+    return None if found is None else found[0]
+
+
+def read_target_and_lease(reading: Reading, run_id: str, attempt_id: str) -> tuple[StopTarget, int] | None:
+    """Give what is to be stopped, and when its execution lease expires by the wall clock."""
     row = reading.row(SELECT_TARGET, {"attempt_id": attempt_id})
-    return None if row is None else StopTarget(run_id, attempt_id, row[0], row[1], row[2], row[3])
+    return None if row is None else (StopTarget(run_id, attempt_id, row[0], row[1], row[2], row[3]), row[4])
 
 
 def pending(target: StopTarget, now_ms: int) -> Change:

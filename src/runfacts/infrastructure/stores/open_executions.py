@@ -24,6 +24,7 @@ _VIEW: Final = (
         executions.c.handle,
         executions.c.pid,
         executions.c.lease_expires_at_ms,
+        executions.c.seen_at_ms,
         executions.c.callback_sequence,
         executions.c.deadline_at_ms,
         executions.c.log_path,
@@ -43,8 +44,8 @@ SELECT_OPEN_EXECUTIONS: Final = Statement(
     _VIEW.where(
         executions.c.executor_type == bindparam("executor_type"),
         executions.c.scope == bindparam("scope"),
-        # Every active Attempt has it (R1.2), and the index is of these rows only.
-        executions.c.recover_at_ms.is_not(None),
+        # The index is of these rows only.
+        executions.c.closed_at_ms.is_(None),
         executions.c.receipt_path.is_not(None),
         attempt_is_active(attempts.c.status),
         executions.c.attempt_id > bindparam("after"),
@@ -83,10 +84,11 @@ def _view_of(row: Sequence[Any]) -> ExecutionView:
         handle=row[6],
         pid=row[7],
         lease_expires_at_ms=row[8],
-        callback_sequence=row[9],
-        deadline_at_ms=row[10],
-        log_path=row[11],
-        receipt_path=row[12],
-        attempt_status=AttemptStatus(row[13]),
-        cancellation_requested=row[14] is not None,
+        seen_at_ms=row[9],
+        callback_sequence=row[10],
+        deadline_at_ms=row[11],
+        log_path=row[12],
+        receipt_path=row[13],
+        attempt_status=AttemptStatus(row[14]),
+        cancellation_requested=row[15] is not None,
     )

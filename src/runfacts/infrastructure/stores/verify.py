@@ -23,9 +23,11 @@ from sqlalchemy import Column, Text, bindparam, cast, func, or_, select, union, 
 
 from runfacts.domain.errors import RunNotFound
 from runfacts.domain.facts import MALFORMED, UnknownPayload
+from runfacts.domain.recovery.claims import Purpose
 from runfacts.domain.views import Difference, VerifyReport
 from runfacts.infrastructure.database.connections import Database
-from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.dialects import SQLITE, constant
+from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempts, executions, facts, runs
 from runfacts.infrastructure.stores.differences import Recorded, difference, run_differences
@@ -84,6 +86,12 @@ SELECT_EXECUTIONS: Final = Statement(
         )
     ),
 )
+SELECT_CLAIMS: Final = Statement(
+    "verify_claims",
+    select(recovery_claims.c.purpose, recovery_claims.c.state).where(
+        recovery_claims.c.run_id == _RUN_ID, recovery_claims.c.purpose != constant(Purpose.RECOVERY.value)
+    ),
+)
 SELECT_POSITIONS: Final = Statement(
     "verify_positions",
     select(facts.c.position, facts.c.run_id, facts.c.sequence)
@@ -129,6 +137,7 @@ def _read(database: Database, run_id: str) -> Recorded:
             run=reading.row(SELECT_RUN, key),
             attempts=reading.rows(SELECT_ATTEMPTS, key),
             executions=reading.rows(SELECT_EXECUTIONS, key),
+            claims=reading.rows(SELECT_CLAIMS, key),
         )
 
 
