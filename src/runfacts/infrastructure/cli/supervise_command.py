@@ -16,6 +16,7 @@ import click
 
 from runfacts.domain.cancellation.supervisor import SupervisorReport
 from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.cycle_lines import write_cycle
 from runfacts.infrastructure.cli.failures import REFUSED
 from runfacts.infrastructure.cli.interruption import Interruption
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
@@ -45,7 +46,7 @@ def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms
         supervision = ledger.supervise(duties=duties, interval_ms=interval_ms, on_cycle=reports.put)
         if once:
             only_report = supervision.cycle()
-            _write(invocation, only_report, always=True)
+            write_cycle(invocation, only_report, always=True)
             return REFUSED if only_report.failed else 0
         with Interruption() as interruption:
             interruption.tell(lambda: reports.put(None))
@@ -53,7 +54,7 @@ def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms
             supervision.start()
             try:
                 while (report := reports.get()) is not None:
-                    _write(invocation, report)
+                    write_cycle(invocation, report)
             finally:
                 ended = supervision.stop()
             return _end(invocation, reports, supervision, ended=ended)
@@ -69,20 +70,8 @@ def _end(
     while not reports.empty():
         report = reports.get()
         if report is not None:
-            _write(invocation, report)
+            write_cycle(invocation, report)
     if not ended:
         output.say(f"runfacts: the cycle of {supervision.owner} did not end in time; others take over what it held")
         return REFUSED
     return 0
-
-
-def _write(invocation: Invocation, report: SupervisorReport, *, always: bool = False) -> None:
-    """Write what a cycle counted."""
-    if invocation.json:
-        output.write_json({part: dict(counters) for part, counters in report.counters.items()})
-    else:
-        for part, counters in report.counters.items():
-            counted = ", ".join(f"{name} {count}" for name, count in counters.items() if count)
-            if counted or always:
-                output.write(f"{part}: {counted or 'nothing'}")
-    output.flush()
