@@ -33,6 +33,8 @@ READER_GONE: Final = 141
 COMMANDS: Final = MappingProxyType(
     {
         "exec": "exec_command",
+        "submit": "submit_command",
+        "work": "work_command",
         "supervise": "supervise_command",
         "list": "list_command",
         "show": "show_command",
