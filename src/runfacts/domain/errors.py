@@ -14,6 +14,7 @@ Every error that this library raises on purpose.
   + Conflict
     - RunVersionConflict         the caller named a version, and another one is current (R4.3)
     - DispatchVersionConflict    an operator named a version of the dispatch, and another one is current (R13.2)
+    - RecoveryVersionConflict    an operator named a version of a recovery's claim, and another one is current (R13.2)
     - IdempotencyConflict        the key is used by a Run with another task or policy (R2.11)
     - DedupeConflict             the dedupe key is recorded with another content (R3.4)
     - Contended                  decided anew as often as allowed, and lost each race (R4.3)
@@ -147,6 +148,17 @@ class DispatchVersionConflict(Conflict):
         self.expected = expected
         self.actual = actual
         super().__init__(f"the dispatch of run {run_id} is at version {actual}, not {expected}")
+
+
+class RecoveryVersionConflict(Conflict):
+    """An operator named a version of the claim about a Run's recovery, and another one is current (R13.2)."""
+
+    def __init__(self, run_id: str, expected: int, actual: int) -> None:
+        """Name the Run, the version that was expected and the one that is recorded (0: there is no claim)."""
+        self.run_id = run_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(f"the recovery of run {run_id} is at version {actual}, not {expected}")
 
 
 class IdempotencyConflict(Conflict):

@@ -19,8 +19,8 @@ from runfacts.domain.limits import Settings
 from runfacts.domain.measures import NO_MEASURES, Measures, QueueState
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
-from runfacts.infrastructure.api.operators import Operators
 from runfacts.infrastructure.api.receipts import Receipts
+from runfacts.infrastructure.api.recovery_operators import RecoveryOperators
 from runfacts.infrastructure.api.work import Work
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.opening import open_database
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
-class Ledger(Work, Cancellation, Receipts, Operators, Feed):
+class Ledger(Work, Cancellation, Receipts, RecoveryOperators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import Final, Never
+from typing import Final
 
 from runfacts.domain import decisions
 from runfacts.domain.actors import Actor
@@ -18,9 +18,7 @@ from runfacts.domain.cancellation.operators import (
 )
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
 from runfacts.domain.errors import (
-    DedupeConflict,
     DispatchVersionConflict,
-    InvalidValue,
     RunVersionConflict,
     StillRunning,
     VerbRefused,
@@ -34,9 +32,9 @@ from runfacts.domain.payloads import (
     RunStopConfirmed,
 )
 from runfacts.domain.recovery.evidence import EvidenceProvider, EvidenceTarget, Liveness
-from runfacts.domain.texts import REASON_MAX, bounded
 from runfacts.domain.views import ExecutionView, Page
 from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
+from runfacts.infrastructure.api.operator_verbs import no_key, reason_of, require_same
 from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -80,14 +78,14 @@ class Operators(Reads):
         recorded for this version with another reason or delay, ``DedupeConflict``.
         """
         delay_ms = self._within("rearm_delay_ms", delay_ms)
-        reason = _reason(because)
+        reason = reason_of(because)
         call = self._call(run_id, actor)
         key = verb_key(_REARM, call.run_id, version)
 
         def decide(moment: Moment, history: History) -> Plan[Rearmed]:
             recorded = history.recorded_with(key)
             if recorded is not None:
-                _require_same(recorded, call.run_id, reason, delay_ms=delay_ms)
+                require_same(recorded, call.run_id, reason, delay_ms=delay_ms)
                 again = Rearmed(call.run_id, version + 1, recorded.recorded_at_ms + delay_ms)
                 return Plan(lambda _, __: again)
             row = _require_row(moment, history, _REARM, version)
@@ -104,7 +102,7 @@ class Operators(Reads):
             changes = (change, *_confirmed_later(moment, row))
             return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), changes)
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide, no_key, lambda _: False))
 
     def abandon(self, run_id: str, *, actor: Actor, because: str, version: int) -> Abandoned:
         """End the delivery of a Run's cancellation: no more signals, out of the queue (R13.2).
@@ -112,14 +110,14 @@ class Operators(Reads):
         ``version`` is the dispatch's, 0 where there is none yet. The Run still ends by its own report, its receipt or
         a confirmation. Raises as ``rearm`` does; refused while a worker holds a valid lease.
         """
-        reason = _reason(because)
+        reason = reason_of(because)
         call = self._call(run_id, actor)
         key = verb_key(_ABANDON, call.run_id, version)
 
         def decide(moment: Moment, history: History) -> Plan[Abandoned]:
             recorded = history.recorded_with(key)
             if recorded is not None:
-                _require_same(recorded, call.run_id, reason)
+                require_same(recorded, call.run_id, reason)
                 return Plan(lambda _, __: Abandoned(call.run_id, version + 1))
             place, change = _abandoned(moment, history, version)
             payload = RunCancelDispatchAbandoned.model_validate({"attempt_id": place.attempt_id} | reason)
@@ -127,7 +125,7 @@ class Operators(Reads):
             changes = (change, self._look_for_the_end(place, moment.now_ms))
             return Plan(lambda _, __: answer, (Draft(payload, place.attempt_id, key),), changes)
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide, no_key, lambda _: False))
 
     def confirm_stopped(
         self,
@@ -145,7 +143,7 @@ class Operators(Reads):
         any transaction; if it says that the process runs, the verb is refused (``StillRunning``) unless ``force``
         says so, which is recorded. The Run is listed by ``unproven`` from then on.
         """
-        reason = _reason(because)
+        reason = reason_of(because)
         call = self._call(run_id, actor)
         key = verb_key(_CONFIRM, call.run_id, version)
         running = provider is not None and self._seems_to_run(call.run_id, provider)
@@ -155,7 +153,7 @@ class Operators(Reads):
         def decide(moment: Moment, history: History) -> Plan[StopConfirmed]:
             recorded = history.recorded_with(key)
             if recorded is not None:
-                _require_same(recorded, call.run_id, reason)
+                require_same(recorded, call.run_id, reason)
                 return Plan(_confirmed)
             decisions.require_runtime(history)
             if history.version != version:
@@ -173,7 +171,7 @@ class Operators(Reads):
                 changes.append(Change(CLOSE_EXECUTION, {"key_attempt_id": attempt.id} | closing(moment, history)))
             return Plan(_confirmed, drafts, tuple(changes))
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide, no_key, lambda _: False))
 
     def _seems_to_run(self, run_id: str, provider: EvidenceProvider) -> bool:
         """Ask the provider about the Run's active Attempt, if it is of its executor type."""
@@ -240,23 +238,5 @@ def _abandoned(moment: Moment, history: History, version: int) -> tuple[PlacedRu
     return row, change
 
 
-def _reason(because: str) -> dict[str, str | int]:
-    if not because.strip():
-        raise InvalidValue("because", "is empty: an operator's verb needs a reason")
-    return bounded(because, REASON_MAX).fields("reason")
-
-
-def _require_same(recorded: Fact, run_id: str, reason: dict[str, str | int], **others: int) -> None:
-    """See that a repeated verb says what was recorded (``DedupeConflict``, R13.2)."""
-    said = recorded.payload.model_dump(exclude_none=True)
-    if any(said.get(name) != value for name, value in {**reason, **others}.items()):
-        raise DedupeConflict(run_id, recorded.dedupe_key or "")
-
-
 def _confirmed(history: History, _: tuple[Fact, ...]) -> StopConfirmed:
     return StopConfirmed(history.run_id, history.run.status, history.version)
-
-
-def _no_key(history: History) -> Never:
-    msg = f"a verb on run {history.run_id} knows itself by its own key"
-    raise LookupError(msg)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import click
 
-from runfacts.domain.errors import UnsupportedPlatform
 from runfacts.domain.ids import canonical_id
-from runfacts.domain.recovery.evidence import EvidenceProvider
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
-from runfacts.infrastructure.cli.verbs import verb, write_outcome
-from runfacts.infrastructure.ledger import Ledger
+from runfacts.infrastructure.cli.verbs import local_provider, verb, write_outcome
 
 
 @click.command("confirm-stopped", cls=EverywhereCommand)
-@verb("`runfacts unproven`, which is the run's")
+@verb("`runfacts unproven`, which is the run's, as `runfacts manual` shows it too")
 @click.option("--force", is_flag=True, help="Also where its process is seen to run; that is recorded.")
 @pass_invocation
 def command(invocation: Invocation, run_id: str, because: str, version: int, *, force: bool) -> None:
@@ -29,15 +26,7 @@ def command(invocation: Invocation, run_id: str, because: str, version: int, *, 
             actor=invocation.operator,
             because=because,
             version=version,
-            provider=_provider(ledger),
+            provider=local_provider(ledger),
             force=force,
         )
     write_outcome(invocation, run_id, "confirmed", answer.version, {"status": answer.status.value})
-
-
-def _provider(ledger: Ledger) -> EvidenceProvider | None:
-    """Give who can look for local processes; nobody where there are none."""
-    try:
-        return ledger.local_evidence()
-    except UnsupportedPlatform:
-        return None

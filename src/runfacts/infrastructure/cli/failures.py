@@ -60,6 +60,7 @@ CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
         errors.NotFound: ("not_found", NOT_FOUND),
         errors.RunVersionConflict: ("version_conflict", CONFLICT),
         errors.DispatchVersionConflict: ("version_conflict", CONFLICT),
+        errors.RecoveryVersionConflict: ("version_conflict", CONFLICT),
         errors.IdempotencyConflict: ("idempotency_conflict", CONFLICT),
         errors.DedupeConflict: ("idempotency_conflict", CONFLICT),
         errors.Contended: ("busy", DATABASE),

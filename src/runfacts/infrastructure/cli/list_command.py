@@ -10,6 +10,7 @@ from runfacts.domain.views import RunSummary
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.shapes import summary_shape
+from runfacts.infrastructure.cli.standing import standing_on_board
 
 _, LEAST, MOST = Settings.bounds()["fact_page"]
 
@@ -32,9 +33,17 @@ def command(
         output.write_json({"items": [summary_shape(run) for run in page.items], "next": page.next})
         return
     output.table(
-        ("run", "project", "task", "status", "stop", "created"),
+        ("run", "project", "task", "status", "stop", "recovery", "created"),
         [
-            (run.run_id, run.project, run.task, run.status.value, _stop(run), output.moment(run.created_at_ms))
+            (
+                run.run_id,
+                run.project,
+                run.task,
+                run.status.value,
+                _stop(run),
+                standing_on_board(run),
+                output.moment(run.created_at_ms),
+            )
             for run in page.items
         ],
     )

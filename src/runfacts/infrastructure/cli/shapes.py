@@ -7,12 +7,14 @@ from typing import Any
 
 from runfacts.domain.cancellation.operators import BlockedDispatch, UnprovenStop
 from runfacts.domain.facts import Fact
+from runfacts.domain.recovery.operators import ManualRecovery
 from runfacts.domain.views import (
     AttemptView,
     CancellationView,
     Difference,
     DispatchView,
     Head,
+    RecoveryView,
     RunSummary,
     RunView,
     VerifyReport,
@@ -32,7 +34,7 @@ def summary_shape(run: RunSummary) -> Shape:
         "created_at_ms": run.created_at_ms,
         "intent_at_ms": run.intent_at_ms,
         "dispatch": None if run.dispatch is None else run.dispatch.value,
-        "recovery": None,
+        "recovery": None if run.recovery is None else run.recovery.state.value,
     }
 
 
@@ -52,7 +54,7 @@ def run_shape(run: RunView) -> Shape:
         "finished_at_ms": run.finished_at_ms,
         "attempts": [_attempt_shape(attempt) for attempt in run.attempts],
         "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
-        "recovery": None,
+        "recovery": None if run.recovery is None else _recovery_shape(run.recovery),
     }
 
 
@@ -67,6 +69,7 @@ def _attempt_shape(attempt: AttemptView) -> Shape:
         "error_code": attempt.error_code,
         "error_summary": attempt.error_summary,
         "observed": attempt.observed,
+        "evidence": None if attempt.evidence is None else attempt.evidence.value,
         "lease": attempt.lease.value,
         "lease_expires_at_ms": attempt.lease_expires_at_ms,
         "claimed_at_ms": attempt.claimed_at_ms,
@@ -95,7 +98,17 @@ def _dispatch_shape(dispatch: DispatchView) -> Shape:
     }
 
 
-def queued_shape(item: BlockedDispatch | UnprovenStop) -> Shape:
+def _recovery_shape(recovery: RecoveryView) -> Shape:
+    return {
+        "state": recovery.state.value,
+        "purpose": recovery.purpose.value,
+        "version": recovery.version,
+        "reason": None if recovery.reason is None else recovery.reason.value,
+        "next_claim_at_ms": recovery.next_claim_at_ms,
+    }
+
+
+def queued_shape(item: BlockedDispatch | UnprovenStop | ManualRecovery) -> Shape:
     """Something that an operator should look at."""
     return {
         "run_id": item.run_id,
@@ -105,6 +118,11 @@ def queued_shape(item: BlockedDispatch | UnprovenStop) -> Shape:
         "diagnosis": item.diagnosis,
         "version": item.version,
     }
+
+
+def manual_shape(item: ManualRecovery) -> Shape:
+    """Something that recovery cannot decide; the Run's version is for ``confirm-stopped``."""
+    return queued_shape(item) | {"purpose": item.purpose.value, "run_version": item.run_version}
 
 
 def fact_shape(fact: Fact) -> Shape:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from runfacts.domain.ids import canonical_id
+from runfacts.domain.recovery.claims import ClaimState
 from runfacts.domain.views import AttemptView, DispatchView, RunView
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.shapes import run_shape
+from runfacts.infrastructure.cli.standing import standing_of
 
 
 @click.command("show", cls=EverywhereCommand)
@@ -44,6 +46,8 @@ def command(invocation: Invocation, run_id: str) -> None:
 
 def how_it_ended(attempt: AttemptView) -> str | None:
     """Give the end of an Attempt in a few words."""
+    if attempt.evidence is not None:
+        return f"lost: {attempt.evidence.value}"
     if attempt.signal is not None:
         return f"signal {attempt.signal}"
     if attempt.error_code is not None:
@@ -70,6 +74,14 @@ def _fields(run: RunView) -> dict[str, output.Cell]:
         fields["why"] = run.cancellation.reason or run.cancellation.kind.value
         if run.cancellation.dispatch is not None:
             fields |= _delivery(run.cancellation.dispatch)
+    return fields | _recovery(run)
+
+
+def _recovery(run: RunView) -> dict[str, output.Cell]:
+    words = standing_of(run)
+    fields: dict[str, output.Cell] = {} if words is None else {"recovery": words}
+    if run.recovery is not None and run.recovery.state is ClaimState.MANUAL:
+        fields["recovery version"] = run.recovery.version
     return fields
 
 

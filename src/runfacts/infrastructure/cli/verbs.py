@@ -8,13 +8,18 @@ changed meanwhile. Who the operator is, is their own word: the command says so e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from runfacts.domain.errors import UnsupportedPlatform
+from runfacts.domain.recovery.evidence import EvidenceProvider
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.failures import ReasonRequired, VersionRequired
 from runfacts.infrastructure.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from runfacts.infrastructure.ledger import Ledger
 
 _VERSION_BOUND: Final = 1 << 53
 
@@ -56,6 +61,14 @@ def write_outcome(invocation: Invocation, run_id: str, outcome: str, version: in
         else:
             shown[field] = str(value)
     output.sheet(shown)
+
+
+def local_provider(ledger: Ledger) -> EvidenceProvider | None:
+    """Give who can look for local processes; nobody where there are none."""
+    try:
+        return ledger.local_evidence()
+    except UnsupportedPlatform:
+        return None
 
 
 def _version(value: int | None, where: str) -> int:

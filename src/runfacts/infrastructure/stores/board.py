@@ -21,9 +21,11 @@ from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.views import Page, RunSummary
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
 from runfacts.infrastructure.database.dialects import one_of
+from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import runs
 from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.stores.recovery_queue import MATTERS_NOW, STANDING_COLUMNS, standing_of
 
 FIND_BY_KEY: Final = Statement(
     "find_by_key",
@@ -40,7 +42,9 @@ _COLUMNS: Final = (
     runs.c.version,
     runs.c.created_at_ms,
     runs.c.intent_at_ms,
+    runs.c.retry_due_at_ms,
     cancellation_dispatches.c.status,
+    *STANDING_COLUMNS,
 )
 
 
@@ -84,6 +88,7 @@ def _board(*, by_status: bool, by_project: bool, goes_on: bool) -> Select[tuple[
     return (
         select(*_COLUMNS)
         .join_from(runs, cancellation_dispatches, cancellation_dispatches.c.run_id == runs.c.run_id, isouter=True)
+        .join(recovery_claims, MATTERS_NOW, isouter=True)
         .where(*conditions)
         .order_by(runs.c.created_at_ms.desc(), runs.c.run_id.desc())
         .limit(bindparam("limit"))
@@ -109,7 +114,9 @@ def _summary(row: Sequence[Any]) -> RunSummary:
         version=row[4],
         created_at_ms=row[5],
         intent_at_ms=row[6],
-        dispatch=None if row[7] is None else DispatchStatus(row[7]),
+        retry_due_at_ms=row[7],
+        dispatch=None if row[8] is None else DispatchStatus(row[8]),
+        recovery=standing_of(row[9:]),
     )
 
 

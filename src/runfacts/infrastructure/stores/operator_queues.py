@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
-from sqlalchemy import and_, bindparam, or_, select
+from sqlalchemy import and_, bindparam, case, literal_column, or_, select
 
 from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedDispatch, UnprovenStop
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
@@ -12,12 +14,14 @@ from runfacts.domain.errors import InvalidCursor, MalformedId
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.lifecycle import AttemptStatus
 from runfacts.domain.limits import TIME_MAX
+from runfacts.domain.payloads import AttemptLateCallbackIgnored, RunRecoveryAttested, RunStopConfirmed
 from runfacts.domain.views import Page
 from runfacts.infrastructure.database.cancellation_tables import IS_BLOCKED, IS_DUE_SOMETIME
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
 from runfacts.infrastructure.database.columns import among
+from runfacts.infrastructure.database.dialects import constant
 from runfacts.infrastructure.database.statements import Statement
-from runfacts.infrastructure.database.tables import attempts, runs
+from runfacts.infrastructure.database.tables import attempts, facts, runs
 from runfacts.infrastructure.database.transactions import Reading
 
 _DISPATCH: Final = (table.c.run_id, table.c.attempt_id, table.c.last_result, table.c.updated_at_ms, table.c.version)
@@ -62,7 +66,6 @@ _UNPROVEN: Final = select(
     runs.c.version,
     table.c.status,
     table.c.last_result,
-    runs.c.updated_at_ms,
 ).join_from(runs, table, table.c.run_id == runs.c.run_id, isouter=True)
 SELECT_UNPROVEN: Final = Statement(
     "select_unproven",
@@ -79,9 +82,29 @@ SELECT_UNPROVEN: Final = Statement(
     .order_by(runs.c.intent_at_ms, runs.c.run_id)
     .limit(bindparam("limit")),
 )
+_report = facts.alias("report")
+_word = facts.alias("word")
+_reported_since = (
+    select(literal_column("1"))
+    .join_from(_report, _word, and_(_word.c.run_id == _report.c.run_id, _word.c.attempt_id == _report.c.attempt_id))
+    .where(
+        _report.c.run_id == runs.c.run_id,
+        _report.c.type == constant(AttemptLateCallbackIgnored.TYPE),
+        among(_word.c.type, [RunRecoveryAttested.TYPE, RunStopConfirmed.TYPE]),
+        _word.c.sequence < _report.c.sequence,
+    )
+    .exists()
+)
 SELECT_ATTESTED: Final = Statement(
     "select_attested",
-    _UNPROVEN.where(
+    select(
+        runs.c.run_id,
+        runs.c.active_attempt_id,
+        runs.c.version,
+        runs.c.updated_at_ms,
+        case((_reported_since, literal_column("1")), else_=literal_column("0")),
+    )
+    .where(
         runs.c.attested == 1,
         or_(
             runs.c.updated_at_ms > bindparam("after_ms"),
@@ -95,7 +118,23 @@ SELECT_ATTESTED: Final = Statement(
 _FIRST: Final = "b"
 _SECOND: Final = "u"
 ATTESTED: Final = "attested"
-"""The reason of a stop that stands on an operator's word alone."""
+"""The reason of an end that stands on an operator's word alone."""
+REPORTED_SINCE: Final = "reported_since"
+"""The reason of one whose Attempt has reported since: it was alive, or had ended otherwise (R13.2)."""
+ON_A_WORD: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ATTESTED: (
+            "The run ended, or its attempt was declared lost, on an operator's word; no evidence of its processes' end"
+            " was recorded."
+        ),
+        REPORTED_SINCE: (
+            "The run ended, or its attempt was declared lost, on an operator's word, and the attempt has reported"
+            " since: it was alive then, or had ended in a way that nobody had seen. The report changed nothing; the"
+            " audit trail has it. If the run was tried again, see whether its work was done twice."
+        ),
+    }
+)
+"""What is said of an end that stands on an operator's word, by reason."""
 
 
 def read_blocked(reading: Reading, *, unserved_before_ms: int, limit: int, after: str | None) -> Page[BlockedDispatch]:
@@ -131,15 +170,16 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     items: list[tuple[str, int, UnprovenStop]] = []
     if part == _FIRST:
         place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
-        for run_id, attempt_id, at_ms, version, status, result, _ in reading.rows(SELECT_UNPROVEN, place):
+        for run_id, attempt_id, at_ms, version, status, result in reading.rows(SELECT_UNPROVEN, place):
             reason, words = unproven_reason(status, result)
             items.append((_FIRST, at_ms, UnprovenStop(run_id, attempt_id, reason, at_ms, words, version)))
         after_ms, after_id = -1, ""
     if len(items) <= limit:
         place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1 - len(items)}
-        for run_id, attempt_id, _, version, _, _, at_ms in reading.rows(SELECT_ATTESTED, place):
-            words = "The run ended on an operator's word; no evidence of its processes' end was recorded."
-            items.append((_SECOND, at_ms, UnprovenStop(run_id, attempt_id, ATTESTED, at_ms, words, version)))
+        for run_id, attempt_id, version, at_ms, reported in reading.rows(SELECT_ATTESTED, place):
+            reason = REPORTED_SINCE if reported else ATTESTED
+            item = UnprovenStop(run_id, attempt_id, reason, at_ms, ON_A_WORD[reason], version)
+            items.append((_SECOND, at_ms, item))
     page = items[:limit]
     more = len(items) > limit
     return Page(

@@ -10,6 +10,7 @@ from runfacts.domain.attempt import Attempt
 from runfacts.domain.history import History
 from runfacts.domain.leases import is_valid
 from runfacts.domain.limits import Settings
+from runfacts.domain.recovery.operators import item_of
 from runfacts.domain.run import Intent
 from runfacts.domain.views import AttemptView, CancellationView, DispatchView, LeaseState, RunView
 from runfacts.infrastructure.database.dialects import SQLITE
@@ -17,6 +18,7 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.dispatches import read_dispatch
+from runfacts.infrastructure.stores.recovery_queue import read_standing
 
 SELECT_LEASES: Final = Statement(
     "select_leases",
@@ -29,13 +31,14 @@ SELECT_LEASES: Final = Statement(
     ).where(executions.c.run_id == bindparam("run_id")),
 )
 
-_Lease = tuple[int, bool]
+Lease = tuple[int, bool]
+"""When a lease ends, and whether it is valid now."""
 
 
-def view_of(reading: Reading, history: History) -> RunView:
-    """Make the view of a Run whose history was just read or written."""
+def view_of(reading: Reading, history: History, *, new: bool = False) -> RunView:
+    """Make the view of a Run whose history was just read or written; about a ``new`` one nothing else stands."""
     run = history.run
-    leases = _leases(reading, run.id) if history.attempts else {}
+    leases = read_leases(reading, run.id) if history.attempts else {}
     intent = run.intent
     return RunView(
         run_id=run.id,
@@ -56,6 +59,7 @@ def view_of(reading: Reading, history: History) -> RunView:
             _attempt_view(attempt, leases.get(attempt.id, (0, False))) for attempt in history.attempts.values()
         ),
         cancellation=None if intent is None else _cancellation_view(reading, run.id, intent),
+        recovery=None if new else read_standing(reading, item_of(history)),
     )
 
 
@@ -68,7 +72,7 @@ def _cancellation_view(reading: Reading, run_id: str, intent: Intent) -> Cancell
     return CancellationView(intent.requested_at_ms, intent.kind, intent.reason, dispatch)
 
 
-def _attempt_view(attempt: Attempt, lease: _Lease) -> AttemptView:
+def _attempt_view(attempt: Attempt, lease: Lease) -> AttemptView:
     expires_at_ms, valid = lease
     held = LeaseState.VALID if valid else LeaseState.EXPIRED
     state = held if attempt.active else LeaseState.NONE
@@ -90,11 +94,12 @@ def _attempt_view(attempt: Attempt, lease: _Lease) -> AttemptView:
         started_at_ms=attempt.started_at_ms,
         running_at_ms=attempt.running_at_ms,
         finished_at_ms=attempt.finished_at_ms,
+        evidence=attempt.evidence,
     )
 
 
-def _leases(reading: Reading, run_id: str) -> dict[str, _Lease]:
-    """Judge the leases of a Run's executions by the time that decides.
+def read_leases(reading: Reading, run_id: str) -> dict[str, Lease]:
+    """Give the leases of a Run's executions by Attempt, judged by the time that decides.
 
     The database's, or on SQLite the boot clock (R5).
     """
