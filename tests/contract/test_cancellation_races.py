@@ -7,10 +7,6 @@ instead: on SQLite it then has the one writer's place, on PostgreSQL it has deci
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
 import pytest
 
 from deliveries import (
@@ -28,11 +24,10 @@ from deliveries import (
     settled_with,
     stored,
 )
-from racing import crowd, race
+from racing import crowd, overtake, race
 from runfacts import (
     AttemptStatus,
     Claimed,
-    DatabaseBusy,
     Finished,
     Ledger,
     NotClaimable,
@@ -56,38 +51,9 @@ from runfacts.domain.cancellation.terms import (
 )
 from runfacts.testing.clock import ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
-from runfacts.testing.steps import PauseAt, listening
 from stages import ANA, WORKER, claimed, one_writer, queued, types
 
-First = TypeVar("First")
-Second = TypeVar("Second")
 REQUESTED = DispatchResult.TERMINATION_REQUESTED
-
-
-def overtake(
-    ledgers: ThrowAwayLedgers,
-    slow: Callable[[Ledger], First],
-    fast: Callable[[Ledger], Second],
-    step: str = "sql:before:commit",
-) -> tuple[First, Second]:
-    """Let ``fast`` come while ``slow`` is about to commit: it overtakes on PostgreSQL, and on SQLite it cannot."""
-    one, two = ledgers(), ledgers(busy_timeout_ms=0)
-    pause = PauseAt(step)
-    with listening(one, pause), ThreadPoolExecutor(1) as pool:
-        future = pool.submit(slow, one)
-        pause.wait()
-        if one_writer(one):
-            with pytest.raises(DatabaseBusy):
-                fast(two)
-            pause.resume()
-            first = future.result(timeout=30)
-            second = fast(two)
-        else:
-            second = fast(two)
-            pause.resume()
-            first = future.result(timeout=30)
-    assert two.verify().clean
-    return first, second
 
 
 def test_of_two_claims_of_one_delivery_one_is_granted(ledger_factory: ThrowAwayLedgers) -> None:

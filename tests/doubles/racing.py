@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from runfacts import DatabaseBusy, Ledger
 from runfacts.testing.ledgers import ThrowAwayLedgers
+from runfacts.testing.steps import PauseAt, listening
 from stages import one_writer
 from waiting import until
 
@@ -55,6 +56,32 @@ def race(
         error = future.exception(timeout=30)
         assert one.verify().clean
         return answer, future.result() if error is None else error
+
+
+def overtake(
+    ledgers: ThrowAwayLedgers,
+    slow: Callable[[Ledger], First],
+    fast: Callable[[Ledger], Second],
+    step: str = "sql:before:commit",
+) -> tuple[First, Second]:
+    """Let ``fast`` come while ``slow`` is about to commit: it overtakes on PostgreSQL, and on SQLite it cannot."""
+    one, two = ledgers(), ledgers(busy_timeout_ms=0)
+    pause = PauseAt(step)
+    with listening(one, pause), ThreadPoolExecutor(1) as pool:
+        future = pool.submit(slow, one)
+        pause.wait()
+        if one_writer(one):
+            with pytest.raises(DatabaseBusy):
+                fast(two)
+            pause.resume()
+            first = future.result(timeout=30)
+            second = fast(two)
+        else:
+            second = fast(two)
+            pause.resume()
+            first = future.result(timeout=30)
+    assert two.verify().clean
+    return first, second
 
 
 def crowd(many: list[Ledger], act: Callable[[Ledger], First]) -> list[First]:
