@@ -20,6 +20,7 @@ from runfacts.domain.measures import NO_MEASURES, Measures, QueueState
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.receipts import Receipts
+from runfacts.infrastructure.api.recovery import Recovery
 from runfacts.infrastructure.api.recovery_operators import RecoveryOperators
 from runfacts.infrastructure.api.work import Work
 from runfacts.infrastructure.database.clocks import Clock
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
-class Ledger(Work, Cancellation, Receipts, RecoveryOperators, Feed):
+class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     def __init__(

@@ -1,0 +1,315 @@
+"""
+Where the candidates of recovery stand: ranges of indexes, each read from its beginning to the page's end (R11.1).
+
+Attempts are found by their executions, in one range for each executor type and scope that a worker serves; whoever
+waits for an operator has left the index, whoever backs off or is claimed stands further back. Everything else has a
+row of ``recovery_claims``, found by its due time. Runs that nobody looks after, and Runs that were created and never
+queued, get their row when they are found: a walk along their index that begins where it found nothing the last time,
+so that thousands that wait for an operator are passed over once and not by every page.
+
+A clock that stepped back leaves times ahead of any that it would give now; those are ranges of their own (R5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, bindparam, cast, func, or_, select, tuple_
+
+from runfacts.domain.cancellation.dispatch import NOT_DUE_MAX_MS
+from runfacts.domain.lifecycle import ExecutionOwner, RunStatus
+from runfacts.domain.limits import Settings
+from runfacts.domain.recovery.claims import ClaimState, ItemKind, Purpose
+from runfacts.infrastructure.database.columns import among
+from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
+from runfacts.infrastructure.database.recovery_tables import recovery_claims as claims
+from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.tables import attempts, executions, run_has_attempt, runs
+from runfacts.infrastructure.database.transactions import Reading
+from runfacts.infrastructure.stores.recovery_claims import CLAIM_BOUND_MS
+from runfacts.infrastructure.stores.recovery_targets import Moments
+
+_, _, _LEASE_BOUND_MS = Settings.bounds()["execution_lease_ms"]
+_, _, _GRACE_BOUND_MS = Settings.bounds()["stop_report_grace_ms"]
+_AHEAD_MS: Final[Mapping[Purpose, int]] = {
+    Purpose.RECOVERY: _LEASE_BOUND_MS,
+    Purpose.STOP: _GRACE_BOUND_MS,
+    Purpose.RETRY: NOT_DUE_MAX_MS,
+}
+"""What stands further ahead than this was put there by a clock that has stepped back since (R5.3)."""
+
+ANYWHERE: Final = ("", "")
+"""Executor type and scope of rows that need no evidence, so that any worker may claim them."""
+
+
+def _number(name: str) -> ColumnElement[int]:
+    return bindparam(name, type_=BigInteger)
+
+
+def _over(
+    dialect: str, expires: ColumnElement[int], boot_id: ColumnElement[str], boot_ms: ColumnElement[int], bound_ms: int
+) -> ColumnElement[bool]:
+    """Whether a lease is over, by what decides leases (R5.3)."""
+    if dialect == POSTGRESQL:
+        return or_(expires <= _number("now_ms"), expires > _number("now_ms") + bound_ms)
+    return or_(boot_id != bindparam("boot_id"), boot_ms <= _number("boot_ms"), boot_ms > _number("boot_ms") + bound_ms)
+
+
+def _claim_over(dialect: str) -> ColumnElement[bool]:
+    return _over(
+        dialect, claims.c.claim_expires_at_ms, claims.c.claim_boot_id, claims.c.claim_expires_boot_ms, CLAIM_BOUND_MS
+    )
+
+
+def _said(column: ColumnElement[Any]) -> ColumnElement[str]:
+    return func.coalesce(cast(column, Text), "-")
+
+
+_SEEN: Final = (
+    # As ``Target.seen`` has it.
+    runs.c.status
+    + " "
+    + _said(attempts.c.status)
+    + " "
+    + _said(executions.c.lease_expires_at_ms)
+    + " "
+    + _said(runs.c.intent_at_ms)
+)
+_NOT_SO_ANY_MORE: Final = and_(among(claims.c.state, [ClaimState.MANUAL]), claims.c.seen != _SEEN)
+_OURS: Final = and_(runs.c.execution_owner == constant(ExecutionOwner.RUNTIME.value), runs.c.intent_at_ms.is_(None))
+
+
+def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
+    waits = claims.c.next_claim_at_ms
+    return (
+        select(executions.c.attempt_id, executions.c.recover_at_ms, claims.c.version)
+        .join_from(executions, runs, runs.c.run_id == executions.c.run_id)
+        .outerjoin(attempts, attempts.c.attempt_id == executions.c.attempt_id)
+        .outerjoin(
+            claims,
+            and_(
+                claims.c.purpose == constant(Purpose.RECOVERY.value),
+                claims.c.kind == constant(ItemKind.ATTEMPT.value),
+                claims.c.item_id == executions.c.attempt_id,
+            ),
+        )
+        .where(
+            executions.c.executor_type == bindparam("executor_type"),
+            executions.c.scope == bindparam("scope"),
+            executions.c.recover_at_ms.is_not(None),
+            where,
+            executions.c.closed_at_ms.is_(None),
+            _OURS,
+            _over(
+                dialect,
+                executions.c.lease_expires_at_ms,
+                executions.c.lease_boot_id,
+                executions.c.lease_expires_boot_ms,
+                _LEASE_BOUND_MS,
+            ),
+            or_(
+                claims.c.state.is_(None),
+                among(claims.c.state, [ClaimState.RESOLVED, ClaimState.AVAILABLE]),
+                and_(among(claims.c.state, [ClaimState.CLAIMED]), _claim_over(dialect)),
+                and_(
+                    among(claims.c.state, [ClaimState.RETRY]),
+                    or_(waits <= _number("now_ms"), waits > _number("now_ms") + NOT_DUE_MAX_MS),
+                ),
+                _NOT_SO_ANY_MORE,
+            ),
+        )
+        .order_by(executions.c.recover_at_ms, executions.c.attempt_id)
+        .limit(_number("limit"))
+    )
+
+
+def _rows(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(claims.c.item_id, claims.c.due_at_ms, claims.c.version)
+        .where(
+            claims.c.purpose == bindparam("purpose"),
+            claims.c.executor_type == bindparam("executor_type"),
+            claims.c.scope == bindparam("scope"),
+            claims.c.due_at_ms.is_not(None),
+            where,
+            or_(among(claims.c.state, [ClaimState.AVAILABLE, ClaimState.RETRY]), _claim_over(dialect)),
+        )
+        .order_by(claims.c.due_at_ms, claims.c.item_id)
+        .limit(_number("limit"))
+    )
+
+
+def _runs(at: ColumnElement[int], *where: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(runs.c.run_id, at, claims.c.version)
+        .outerjoin_from(
+            runs, attempts, and_(attempts.c.run_id == runs.c.run_id, attempts.c.number == runs.c.attempt_count)
+        )
+        .outerjoin(executions, executions.c.attempt_id == attempts.c.attempt_id)
+        .outerjoin(
+            claims,
+            and_(
+                claims.c.purpose == constant(Purpose.RECOVERY.value),
+                claims.c.kind == constant(ItemKind.RUN.value),
+                claims.c.item_id == runs.c.run_id,
+            ),
+        )
+        .where(
+            *where,
+            tuple_(at, runs.c.run_id) > tuple_(_number("after_ms"), bindparam("after_id", type_=Text)),
+            at <= _number("until_ms"),
+            _OURS,
+            # What has a row that is due, is held or backs off is found by that (R11.2).
+            or_(claims.c.state.is_(None), among(claims.c.state, [ClaimState.RESOLVED]), _NOT_SO_ANY_MORE),
+        )
+        .order_by(at, runs.c.run_id)
+        .limit(_number("limit"))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One way to candidates: to look at them, and to hold them, passing over what somebody else holds."""
+
+    looked: Statement
+    held: Statement
+
+
+def _query(name: str, build: Callable[[str], Select[Any]], of: Any) -> Query:  # noqa: ANN401 - a table
+    queries = {dialect: build(dialect) for dialect in (SQLITE, POSTGRESQL)}
+    held = {
+        dialect: query.with_for_update(of=of, key_share=True, skip_locked=True) for dialect, query in queries.items()
+    }
+    return Query(Statement(f"select_{name}", queries), Statement(f"lock_{name}", held))
+
+
+DUE_ATTEMPTS: Final = _query(
+    "due_attempts", lambda dialect: _attempts(dialect, executions.c.recover_at_ms <= _number("until_ms")), executions
+)
+AHEAD_ATTEMPTS: Final = _query(
+    "attempts_ahead", lambda dialect: _attempts(dialect, executions.c.recover_at_ms > _number("ahead_ms")), executions
+)
+DUE_CLAIMS: Final = _query(
+    "due_claims", lambda dialect: _rows(dialect, claims.c.due_at_ms <= _number("until_ms")), claims
+)
+CLAIMS_AHEAD: Final = _query(
+    "claims_ahead", lambda dialect: _rows(dialect, claims.c.due_at_ms > _number("ahead_ms")), claims
+)
+OWNERLESS_RUNS: Final = _query(
+    "ownerless_runs",
+    lambda _: _runs(runs.c.updated_at_ms, runs.c.active_attempt_id.is_(None), run_has_attempt(runs.c.status)),
+    runs,
+)
+STUCK_RUNS: Final = _query(
+    "stuck_runs", lambda _: _runs(runs.c.created_at_ms, runs.c.status == constant(RunStatus.CREATED.value)), runs
+)
+SELECT_UNSERVED_ATTEMPTS: Final = Statement.from_files("select_unserved_attempts")
+SELECT_UNSERVED_CLAIMS: Final = Statement.from_files("select_unserved_claims")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An item in a range, and since when it stands there."""
+
+    item_id: str
+    at_ms: int
+    version: int | None
+    """Its row's; None where it has none yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Range:
+    """One range of an index."""
+
+    kind: ItemKind
+    query: Query
+    parameters: Mapping[str, Any]
+    where: tuple[str, str]
+    """Executor type and scope."""
+    foreign: bool = False
+
+    def look(self, reading: Reading, limit: int) -> list[Found]:
+        """Read its beginning."""
+        return [Found(*row) for row in reading.rows(self.query.looked, {**self.parameters, "limit": limit})]
+
+    def hold(self, reading: Reading, limit: int) -> list[Found]:
+        """Read its beginning and hold what nobody else holds."""
+        return [Found(*row) for row in reading.rows(self.query.held, {**self.parameters, "limit": limit})]
+
+
+def own_ranges(
+    purpose: Purpose, served: frozenset[tuple[str, str]], moments: Moments, *, until_ms: int | None = None
+) -> list[Range]:
+    """Give the ranges of what a worker serves, as far as it was due at ``until_ms``, or is due now."""
+    at_ms = moments.now_ms if until_ms is None else until_ms
+    shared = _shared(moments) | {"until_ms": at_ms, "ahead_ms": moments.now_ms + _AHEAD_MS[purpose]}
+    if purpose is Purpose.RECOVERY:
+        queries = (DUE_ATTEMPTS, AHEAD_ATTEMPTS)
+        kind = ItemKind.ATTEMPT
+        places = sorted(served)
+    else:
+        queries = (DUE_CLAIMS, CLAIMS_AHEAD)
+        kind = ItemKind.RUN
+        # A retry that needs no proof of absence has no scope (R12.1).
+        anywhere = {(executor_type, "") for executor_type, _ in served} if purpose is Purpose.RETRY else set()
+        places = sorted(served | anywhere)
+    return [
+        Range(kind, query, shared | {"purpose": purpose.value} | _placed(where), where)
+        for where in places
+        for query in queries
+    ]
+
+
+def unowned_ranges(moments: Moments, places: Mapping[Query, int], settings: Settings) -> list[Range]:
+    """Give the ranges of recovery that any worker serves (R11.1).
+
+    Rows that are due, then Runs that nobody looks after and Runs that were created and never queued, each from its
+    place on.
+    """
+    shared = _shared(moments) | {"ahead_ms": moments.now_ms + _AHEAD_MS[Purpose.RECOVERY]}
+    rows = shared | {"purpose": Purpose.RECOVERY.value, "until_ms": moments.now_ms} | _placed(ANYWHERE)
+    found = [Range(ItemKind.RUN, query, rows, ANYWHERE) for query in (DUE_CLAIMS, CLAIMS_AHEAD)]
+    for query, until_ms in walks(moments, settings).items():
+        walk = shared | {"after_ms": places.get(query, -1), "after_id": "", "until_ms": until_ms}
+        found.append(Range(ItemKind.RUN, query, walk, ANYWHERE))
+    return found
+
+
+def walks(moments: Moments, settings: Settings) -> dict[Query, int]:
+    """Say how far each walk along Runs goes now."""
+    return {OWNERLESS_RUNS: moments.now_ms, STUCK_RUNS: moments.now_ms - settings.stuck_created_ms}
+
+
+def foreign_ranges(
+    reading: Reading, purpose: Purpose, served: frozenset[tuple[str, str]], moments: Moments, unserved_after_ms: int
+) -> list[Range]:
+    """Give the ranges of other scopes that nobody of theirs has come for since ``unserved_after_ms`` (R8.2)."""
+    if purpose is Purpose.RECOVERY:
+        statement, parameters = SELECT_UNSERVED_ATTEMPTS, {}
+    else:
+        statement, parameters = SELECT_UNSERVED_CLAIMS, {"purpose": purpose.value}
+    until_ms = moments.now_ms - unserved_after_ms
+    found: list[Range] = []
+    for executor_type in sorted({executor_type for executor_type, _ in served}):
+        asked = parameters | {"executor_type": executor_type, "until_ms": until_ms}
+        scopes = {(executor_type, row[0]) for row in reading.rows(statement, asked)}
+        ranges = own_ranges(purpose, frozenset(scopes - served), moments, until_ms=until_ms)
+        found += [
+            replace(each, foreign=True)
+            for each in ranges
+            if each.query in {DUE_ATTEMPTS, DUE_CLAIMS} and each.where in scopes - served
+        ]
+    return found
+
+
+def _shared(moments: Moments) -> dict[str, Any]:
+    shared: dict[str, Any] = {"now_ms": moments.now_ms}
+    if moments.boot_id is not None:
+        shared |= {"boot_id": moments.boot_id, "boot_ms": moments.boot_ms}
+    return shared
+
+
+def _placed(where: tuple[str, str]) -> dict[str, str]:
+    return {"executor_type": where[0], "scope": where[1]}
