@@ -108,9 +108,11 @@ def written(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, st
     """Say which rows a command wrote: table, operation, and the type of a fact."""
     found = []
     for table, rows in after.items():
-        keys = {row[0] for row in before[table]}
+        columns = metadata.tables[table].columns.keys()
+        places = [columns.index(column.name) for column in metadata.tables[table].primary_key]
+        keys = {tuple(row[at] for at in places) for row in before[table]}
         for row in rows:
-            if row[0] not in keys:
+            if tuple(row[at] for at in places) not in keys:
                 found.append((table, "INSERT", row[3] if table == "facts" else ""))
             elif row not in before[table]:
                 found.append((table, "UPDATE", ""))
@@ -156,16 +158,61 @@ def test_a_claim_writes_the_rows_that_it_should(ledger: Ledger) -> None:
     ]
 
 
-def test_a_settle_writes_the_rows_that_it_should(ledger: Ledger) -> None:
-    prepare = next(command for command in ALONE if command.__name__ == "settle_delivered")
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        # Its confirmation is due when the lease ends, which is as soon as the host's time to report is over.
+        (
+            "settle_delivered",
+            [
+                ("cancellation_dispatches", "UPDATE", ""),
+                ("facts", "INSERT", "run.cancel_dispatched"),
+                ("runs", "UPDATE", ""),
+            ],
+        ),
+        (
+            "ask_to_stop",
+            [
+                ("cancellation_dispatches", "INSERT", ""),
+                ("executions", "UPDATE", ""),
+                ("facts", "INSERT", "run.cancel_requested"),
+                ("recovery_claims", "INSERT", ""),
+                ("runs", "UPDATE", ""),
+            ],
+        ),
+        (
+            "end_as_cancelled",
+            [
+                ("attempts", "UPDATE", ""),
+                ("cancellation_dispatches", "UPDATE", ""),
+                ("executions", "UPDATE", ""),
+                ("facts", "INSERT", "attempt.cancelled"),
+                ("facts", "INSERT", "run.cancelled"),
+                ("recovery_claims", "UPDATE", ""),
+                ("runs", "UPDATE", ""),
+            ],
+        ),
+        (
+            "fail_to_be_retried",
+            [
+                ("attempts", "UPDATE", ""),
+                ("executions", "UPDATE", ""),
+                ("facts", "INSERT", "attempt.failed"),
+                ("facts", "INSERT", "run.retry_wait"),
+                ("recovery_claims", "INSERT", ""),
+                ("runs", "UPDATE", ""),
+            ],
+        ),
+    ],
+)
+def test_these_commands_write_the_rows_that_they_should(
+    ledger: Ledger, name: str, rows: list[tuple[str, str, str]]
+) -> None:
+    prepare = next(command for command in COMMANDS + ALONE if command.__name__ == name)
     act = prepare(ledger)
     before = contents_of(ledger)
     act(ledger, None)
-    assert sorted(written(before, contents_of(ledger))) == [
-        ("cancellation_dispatches", "UPDATE", ""),
-        ("facts", "INSERT", "run.cancel_dispatched"),
-        ("runs", "UPDATE", ""),
-    ]
+    assert sorted(written(before, contents_of(ledger))) == rows
 
 
 def test_a_renewal_that_fails_renews_nothing(ledger: Ledger, manual_clock: ManualClock) -> None:

@@ -30,6 +30,7 @@ CLAIMS = {
     "callback_token_digest",
     "log_path",
     "receipt_path",
+    "seen_at_ms",
 }
 
 
