@@ -177,21 +177,27 @@ class _Desk:
             # A copy of its own: whatever becomes of it, the caller's stays what it was.
             inspection = self._under_way = _Inspection(replace(target), threading.Event())
         try:
-            threading.Thread(
-                target=self._run, args=(inspection, left_ms), name="runfacts-evidence", daemon=True
-            ).start()
-        except RuntimeError:  # no more threads
-            self._leave(inspection, _UNAVAILABLE)
-        with self._changed:
-            try:
+            self._start(inspection, left_ms)
+            with self._changed:
                 self._changed.wait_for(lambda: inspection.answer is not None, deadline_s - time.monotonic())
-            finally:
-                if inspection.answer is None:
-                    # Also when whoever waits is interrupted.
+        finally:
+            # Also when whoever waits is interrupted.
+            with self._changed:
+                answer = inspection.answer
+                if answer is None:
                     inspection.late_since_s = time.monotonic()
                     inspection.cancelled.set()
                     self._changed.notify_all()
-            return (_UNAVAILABLE, True) if inspection.answer is None else (inspection.answer, False)
+        return (_UNAVAILABLE, True) if answer is None else (answer, False)
+
+    def _start(self, inspection: _Inspection, timeout_ms: int) -> None:
+        thread = threading.Thread(
+            target=self._run, args=(inspection, timeout_ms), name="runfacts-evidence", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads
+            self._leave(inspection, _UNAVAILABLE)
 
     def _is_decided(self) -> bool:
         """Tell whether it is the next one's turn, or known that it will not be."""

@@ -154,9 +154,11 @@ def examiner_of(
     settings = ledger.settings
     found, receipts = list(providers), None
     if local:
+        machine = ledger.machine()
         from runfacts.infrastructure.processes.local_receipts import LocalReceipts
+        from runfacts.infrastructure.processes.on_a_ledger import local_provider
 
-        found.append(ledger.local_provider())
-        receipts = LocalReceipts(ledger, ledger.machine(), actor=actor, steps=ledger.database.steps)
+        found.append(local_provider(ledger.database, machine))
+        receipts = LocalReceipts(ledger, machine, actor=actor, steps=ledger.database.steps)
     registry = EvidenceRegistry(found, timeout_ms=settings.evidence_timeout_ms, on_answer=on_answer)
     return AttemptExaminer(registry, receipts, lease_ms=settings.recovery_lease_ms), registry

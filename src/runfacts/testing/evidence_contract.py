@@ -10,7 +10,9 @@ A provider of your own is tested by a subclass that says how its executor is set
                 yield workbench
 
 Most of it asks one thing: that "not running" is never said of something that runs, nor on a doubt. A provider that
-cannot prove absence at all passes; one that guesses does not.
+cannot prove absence at all passes; one that guesses does not. The rest keeps whoever asks from harm: a provider
+answers within its time limit, ends when nobody waits any more, and changes neither what it looks at nor what it is
+given. The registry that workers use holds it to that, too: what hangs, raises or answers anything else proves nothing.
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Protocol
 
 import pytest
 
+from runfacts.domain.lifecycle import AttemptStatus
 from runfacts.domain.recovery.evidence import Evidence, EvidenceProvider, EvidenceTarget, Liveness, Unknown
 
 _TIMEOUT_MS = 5_000
 _SHORT_MS = 250
+_LONG_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,10 @@ class EvidenceContract:
         assert provider.executor_type == provider.executor_type.strip()
         assert isinstance(provider.required, frozenset)
         assert provider.required <= {field.name for field in fields(EvidenceTarget)}
+        # Both are read once, when it is registered.
+        again = workbench.provider
+        assert (again.executor_type, again.required) == (provider.executor_type, provider.required)
+        assert workbench.start().executor_type == provider.executor_type
 
     def test_what_runs_is_running(self, workbench: EvidenceWorkbench) -> None:
         """Asked often, because a guess may be right once."""
@@ -130,7 +139,31 @@ class EvidenceContract:
         spots = workbench.blind_spots()
         assert spots, "name at least one way in which this provider cannot see"
         for spot in spots:
-            assert self._ask(spot.provider, spot.target).liveness is not Liveness.NOT_RUNNING, spot.name
+            for timeout_ms in (_TIMEOUT_MS, _SHORT_MS, 1):
+                found = self._ask(spot.provider, spot.target, timeout_ms=timeout_ms)
+                assert found.liveness is not Liveness.NOT_RUNNING, spot.name
+
+    @pytest.mark.parametrize("timeout_ms", [1, _SHORT_MS])
+    def test_too_little_time_never_proves_absence(self, workbench: EvidenceWorkbench, timeout_ms: int) -> None:
+        """What runs is running, or nothing is known of it."""
+        target = workbench.start()
+        assert self._ask(workbench.provider, target, timeout_ms=timeout_ms).liveness is not Liveness.NOT_RUNNING
+
+    def test_that_nobody_waits_never_proves_absence(self, workbench: EvidenceWorkbench) -> None:
+        """An inspection that is broken off has seen nothing."""
+        cancelled = threading.Event()
+        cancelled.set()
+        target = workbench.start()
+        found = self._ask(workbench.provider, target, cancelled=cancelled)
+        assert found.liveness is not Liveness.NOT_RUNNING
+
+    @pytest.mark.parametrize("status", list(AttemptStatus))
+    def test_what_was_recorded_of_its_status_proves_nothing(
+        self, workbench: EvidenceWorkbench, status: AttemptStatus
+    ) -> None:
+        """It was recorded by somebody, some time ago; what runs is running."""
+        target = replace(workbench.start(), attempt_status=status, lease_expires_at_ms=0, last_seen_at_ms=None)
+        assert self._ask(workbench.provider, target).liveness is not Liveness.NOT_RUNNING
 
     def test_another_scope_never_proves_absence(self, workbench: EvidenceWorkbench) -> None:
         """Also not of what has ended."""
@@ -174,8 +207,32 @@ class EvidenceContract:
         cancelled = threading.Event()
         cancelled.set()
         began = time.monotonic()
-        self._ask(workbench.provider, workbench.start(), timeout_ms=30_000, cancelled=cancelled)
+        self._ask(workbench.provider, workbench.start(), timeout_ms=_LONG_MS, cancelled=cancelled)
         assert time.monotonic() - began <= self.tolerance_s
+
+    def test_it_ends_when_nobody_waits_any_more(self, workbench: EvidenceWorkbench) -> None:
+        """Told so while it looks, also where it cannot see: what goes on after that keeps its executor type busy."""
+        asked = [(workbench.provider, workbench.start())]
+        asked += [(spot.provider, spot.target) for spot in workbench.blind_spots()]
+        for provider, target in asked:
+            cancelled = threading.Event()
+            thread = threading.Thread(
+                target=provider.inspect,
+                args=(target,),
+                kwargs={"timeout_ms": _LONG_MS, "cancelled": cancelled},
+                daemon=True,
+            )
+            thread.start()
+            cancelled.set()
+            thread.join(self.tolerance_s)
+            assert not thread.is_alive(), "it still looks, and nobody waits"
+
+    def test_it_may_be_asked_by_several_at_once(self, workbench: EvidenceWorkbench) -> None:
+        """Each registry asks one thing at a time; a process may have several."""
+        targets = [workbench.start() for _ in range(4)]
+        with ThreadPoolExecutor(len(targets)) as pool:
+            found = list(pool.map(lambda target: self._ask(workbench.provider, target), targets))
+        assert found == [Evidence.running()] * len(targets)
 
     def _ask(
         self,
@@ -186,8 +243,13 @@ class EvidenceContract:
         cancelled: threading.Event | None = None,
     ) -> Evidence:
         """Ask; the answer must be well formed, with a reason where nothing is known and only there."""
-        found = provider.inspect(target, timeout_ms=timeout_ms, cancelled=cancelled or threading.Event())
-        assert isinstance(found, Evidence)
+        given = replace(target)
+        found = provider.inspect(given, timeout_ms=timeout_ms, cancelled=cancelled or threading.Event())
+        assert given == target, "what is asked about is frozen"
+        assert type(found) is Evidence, "what is said beyond the answer is dropped"
         assert isinstance(found.liveness, Liveness)
-        assert (found.reason is not None) == (found.liveness is Liveness.UNKNOWN)
+        if found.liveness is Liveness.UNKNOWN:
+            assert isinstance(found.reason, Unknown)
+        else:
+            assert found.reason is None
         return found

@@ -161,7 +161,10 @@ def test_what_is_of_another_scope_or_boot_or_unreadable_proves_nothing(tmp_path:
 
 def test_doctor_is_told_what_can_be_proven(tmp_path: Path) -> None:
     names = [proof.name for proof in proofs()]
-    assert names == ["pidfd", "pidfd inode", "group signals", "procfs", "namespaces", "machine id", "scope"]
+    assert names == [
+        *("pidfd", "pidfd inode", "group signals", "procfs", "namespaces", "machine id", "scope"),
+        *("after a reboot", "ended containers"),
+    ]
     assert all(proof.detail for proof in proofs())
     assert [proof.name for proof in proofs(procfs=ProcFs(tmp_path)) if not proof.ok] == ["procfs", "machine id"]
     assert [proof.name for proof in proofs("a/b") if not proof.ok] == ["machine id"]

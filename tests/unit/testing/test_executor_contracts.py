@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +28,7 @@ class Jobs:
     running: dict[int, str] = field(default_factory=dict)
     stubborn: set[int] = field(default_factory=set)
     generations: itertools.count[int] = field(default_factory=itertools.count)
+    patience: threading.Event = field(default_factory=threading.Event)
 
     def start(self, number: int | None = None) -> tuple[int, str]:
         """Start one."""
@@ -173,8 +175,26 @@ class JobEvidence:
     executor_type: str = "job"
     required: frozenset[str] = frozenset({"handle"})
 
-    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:  # noqa: ARG002
+    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
         """See EvidenceProvider."""
+        if self.mistake == "scribbles":
+            object.__setattr__(target, "handle", "mine")
+        if self.mistake == "deaf" and timeout_ms == 30_000:
+            self.jobs.patience.wait(30)
+        if cancelled.is_set():
+            if self.mistake == "broken off is gone":
+                return Evidence.not_running()
+            return Evidence.unknown(Unknown.PROVIDER_UNAVAILABLE)
+        if self.mistake == "no time is gone" and timeout_ms < 10:
+            return Evidence.not_running()
+        if self.mistake == "recorded as ended is gone" and target.attempt_status is AttemptStatus.LOST:
+            return Evidence.not_running()
+        found = self._found(target)
+        if self.mistake == "talks":
+            return Talking(found.liveness, found.reason)
+        return Evidence(found.liveness, Unknown.PROVIDER_UNAVAILABLE) if self.mistake == "always a reason" else found
+
+    def _found(self, target: EvidenceTarget) -> Evidence:
         if self.is_offline:
             if self.mistake == "offline is gone":
                 return Evidence.not_running()
@@ -193,6 +213,10 @@ class JobEvidence:
         if self.mistake == "always running":
             return Evidence.running()
         return Evidence.not_running()
+
+
+class Talking(Evidence):
+    """An answer with more to it than was asked for."""
 
 
 @dataclass
@@ -230,6 +254,7 @@ class ImpatientLook(EvidenceContract):
     """The suite, for doubles that know at once what they ever know."""
 
     patience_s = 0.1
+    tolerance_s = 1.0
 
 
 class TestCorrectEvidence(ImpatientLook):
@@ -249,6 +274,21 @@ class TestCorrectEvidence(ImpatientLook):
         ("by number", ImpatientLook.test_a_stranger_in_its_place_is_not_taken_for_it),
         ("always running", ImpatientLook.test_what_has_ended_is_not_said_to_run),
         ("ends what it sees", ImpatientLook.test_looking_changes_nothing),
+        ("scribbles", ImpatientLook.test_what_runs_is_running),
+        ("talks", ImpatientLook.test_what_runs_is_running),
+        ("always a reason", ImpatientLook.test_what_runs_is_running),
+        ("deaf", ImpatientLook.test_it_ends_when_nobody_waits_any_more),
+        ("broken off is gone", ImpatientLook.test_that_nobody_waits_never_proves_absence),
+        (
+            "no time is gone",
+            lambda suite, bench: suite.test_too_little_time_never_proves_absence(bench, timeout_ms=1),
+        ),
+        (
+            "recorded as ended is gone",
+            lambda suite, bench: suite.test_what_was_recorded_of_its_status_proves_nothing(
+                bench, status=AttemptStatus.LOST
+            ),
+        ),
         (
             "unreadable is gone",
             lambda suite, bench: suite.test_a_handle_that_cannot_be_read_proves_nothing(bench, handle="{"),
@@ -260,5 +300,9 @@ class TestCorrectEvidence(ImpatientLook):
     ],
 )
 def test_a_guess_is_caught(mistake: str, test: Callable[[ImpatientLook, LookBench], None]) -> None:
-    with pytest.raises(AssertionError):
-        test(ImpatientLook(), LookBench(JobEvidence(Jobs(), mistake)))
+    jobs = Jobs()
+    try:
+        with pytest.raises(AssertionError):
+            test(ImpatientLook(), LookBench(JobEvidence(jobs, mistake)))
+    finally:
+        jobs.patience.set()

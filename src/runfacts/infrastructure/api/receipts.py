@@ -15,13 +15,11 @@ from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.api.reports import Reports
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.engines import sqlite_path
-from runfacts.infrastructure.stores.workers import machine_is_ambiguous
 from runfacts.infrastructure.tokens import new_id
 
 if TYPE_CHECKING:
     from runfacts.domain.recovery.evidence import EvidenceProvider
     from runfacts.infrastructure.processes.collect import CollectedReceipts
-    from runfacts.infrastructure.processes.local_evidence import LocalEvidence
     from runfacts.infrastructure.processes.machine import MachineIdentity
     from runfacts.infrastructure.processes.places import Places
 
@@ -48,32 +46,15 @@ class Receipts(AttemptCommands, Reports, Reads):
 
     def local_evidence(self) -> EvidenceProvider:
         """Give who looks for this machine's own commands: for ``confirm_stopped`` (``UnsupportedPlatform``, R12.3)."""
+        machine = self.machine()
         from runfacts.infrastructure.processes.keeper_evidence import KeeperEvidence
+        from runfacts.infrastructure.processes.on_a_ledger import local_provider
 
         return KeeperEvidence(
-            self.local_provider(),
-            self.machine().scope,
+            local_provider(self._database, machine),
+            machine.scope,
             lambda attempt_id: self.execution(attempt_id).receipt_path,
         )
-
-    def local_provider(self) -> LocalEvidence:
-        """Give who looks for the processes of this machine's own commands, and at no file (``UnsupportedPlatform``)."""
-        machine = self.machine()
-        from runfacts.infrastructure.processes.local_evidence import LocalEvidence
-
-        return LocalEvidence(
-            machine,
-            now_ms=self._now_ms,
-            machine_is_ambiguous=lambda began_at_ms: self._is_ambiguous(machine, began_at_ms),
-        )
-
-    def _is_ambiguous(self, machine: MachineIdentity, began_at_ms: int) -> bool:
-        with self._database.reading() as reading:
-            return machine_is_ambiguous(reading, machine.machine_id, boot_id=machine.boot_id, began_at_ms=began_at_ms)
-
-    def _now_ms(self) -> int:
-        with self._database.reading() as reading:
-            return reading.now_ms()
 
     def machine(self) -> MachineIdentity:
         """Give the identity of this machine as its processes are known by it (``UnsupportedPlatform``; R8.2, R8.3)."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from runfacts.domain.errors import DatabaseError, UnsupportedPlatform
+from runfacts.domain.errors import DatabaseError, InvalidValue, UnsupportedPlatform
+from runfacts.domain.lifecycle import AttemptStatus
+from runfacts.domain.recovery.evidence import EvidenceTarget
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import Invocation
 from runfacts.infrastructure.database import opening, ownership, schema
@@ -25,8 +27,12 @@ from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.defences import defences
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.engines import sqlite_path
+from runfacts.infrastructure.evidence import EvidenceRegistry
 from runfacts.infrastructure.ledger import Ledger
-from runfacts.infrastructure.processes.machine import lasting_machine_id
+from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
+from runfacts.infrastructure.processes.handle import ProcessHandle
+from runfacts.infrastructure.processes.machine import MachineIdentity, lasting_machine_id
+from runfacts.infrastructure.processes.on_a_ledger import local_provider, machine_is_ambiguous
 from runfacts.infrastructure.processes.places import RECEIPT_SUFFIX
 from runfacts.infrastructure.processes.proofs import proofs
 from runfacts.infrastructure.processes.receipts import QUARANTINED_SUFFIX
@@ -92,6 +98,7 @@ def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check
     yield _unknown_types(database)
     yield _receipts(Path(ledger.places().directory))
     yield _cancellations(ledger)
+    yield from _evidence(ledger)
 
 
 def _where(database: Database) -> str:
@@ -165,6 +172,36 @@ def _cancellations(ledger: Ledger) -> Check:
     if ledger.blocked(limit=1).items:
         return Check("cancellations", ok=False, detail=f"{detail}; some wait for an operator: see `runfacts blocked`")
     return Check("cancellations", ok=True, detail=detail)
+
+
+def _evidence(ledger: Ledger) -> Iterator[Check]:
+    try:
+        machine = ledger.machine()
+    except (UnsupportedPlatform, InvalidValue):
+        return  # said of the machine
+    if ledger.database.dialect != SQLITE:
+        two = machine_is_ambiguous(ledger.database, machine)
+        seen = "another one goes by this machine's id: a reboot proves nothing" if two else "nobody else has its id"
+        yield Check("one machine", ok=not two, detail=f"{seen}, as far as its workers were seen in the last hour")
+    registry = EvidenceRegistry(
+        [local_provider(ledger.database, machine)], timeout_ms=ledger.settings.evidence_timeout_ms
+    )
+    registry.inspect(_oneself(machine))
+    hanging = ", ".join(found.executor_type for found in registry.hanging())
+    if hanging:
+        limit_s = registry.timeout_ms / 1_000
+        yield Check("evidence", ok=False, detail=f"the provider of {hanging} does not answer within {limit_s:g} s")
+    else:
+        yield Check("evidence", ok=True, detail=f"the provider of {', '.join(registry.executor_types)} answers in time")
+
+
+def _oneself(machine: MachineIdentity) -> EvidenceTarget:
+    """Give this very process as something to be looked for."""
+    handle = ProcessHandle.of(os.getpid(), machine)
+    status, scope = AttemptStatus.RUNNING, machine.scope
+    return EvidenceTarget(
+        "", "", status, EXECUTOR_TYPE, scope, None, handle.encode(), handle.pid, lease_expires_at_ms=0
+    )
 
 
 def _of_this_machine(invocation: Invocation) -> Iterator[Check]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runfacts.domain.errors import InvalidValue, UnsupportedPlatform
+from runfacts.domain.errors import DatabaseUnreachable, InvalidValue, UnsupportedPlatform
+from runfacts.infrastructure.database.clocks import refuse_time_offset
 from runfacts.infrastructure.processes.handle import has_pidfd_inodes
 from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
 from runfacts.infrastructure.processes.pidfds import has_group_signals
 from runfacts.infrastructure.processes.procfs import INITIAL_PID_NAMESPACE, ProcFs, require_linux
+from runfacts.infrastructure.processes.sight import can_see_all_namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +74,24 @@ def _identity(configured: str | None, procfs: ProcFs) -> tuple[Proof, ...]:
         Proof("namespaces", ok=True, detail=namespaces),
         Proof("machine id", ok=True, detail=sources[machine.source]),
         Proof("scope", ok=True, detail=machine.scope),
+        Proof("after a reboot", ok=True, detail=_after_a_reboot(machine, procfs)),
+        Proof("ended containers", ok=True, detail=_ended_containers(machine, procfs)),
     )
+
+
+def _after_a_reboot(machine: MachineIdentity, procfs: ProcFs) -> str:
+    if machine.source is MachineIdSource.BOOT_ID:
+        return "nothing is proven: this machine has no id that lasts"
+    try:
+        refuse_time_offset(procfs)
+    except DatabaseUnreachable:
+        return "nothing is proven from here: this time namespace shifts the boot clock"
+    return "what ran before it is proven gone"
+
+
+def _ended_containers(machine: MachineIdentity, procfs: ProcFs) -> str:
+    if machine.pid_namespace != INITIAL_PID_NAMESPACE:
+        return "nothing is proven from here: only the initial PID namespace shows all processes"
+    if not can_see_all_namespaces(procfs):
+        return "nothing is proven by this user, who may not see the namespaces of all processes"
+    return "what ran in a PID namespace that has ended is proven gone"

@@ -140,22 +140,26 @@ class Lookout:
             return Sight.NOTHING
         if not shows_our_namespace(self.procfs) or self.procfs.hides_processes():
             return Sight.NOTHING
-        return Sight.GONE if self._is_nobodys(handle.pid_namespace) else Sight.NOTHING
+        found = _pid_namespaces(self.procfs)
+        # Its first process is there as long as it is, and when that one ends all others end with it.
+        return Sight.GONE if found is not None and handle.pid_namespace not in found else Sight.NOTHING
 
-    def _is_nobodys(self, pid_namespace: int) -> bool:
-        """Tell whether every process was looked at and none is in the namespace.
 
-        Its first process is there as long as it is, and when that one ends all others end with it.
-        """
-        for pid in self.procfs.pids():
-            if pid == 1:
-                continue  # the first process of the initial namespace is in no other, and root may not look at it
-            try:
-                found = (self.procfs.root / str(pid) / "ns/pid").stat().st_ino
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            except OSError:
-                return False
-            if found == pid_namespace:
-                return False
-        return True
+def can_see_all_namespaces(procfs: ProcFs) -> bool:
+    """Tell whether the PID namespace of every process can be looked at."""
+    return not procfs.hides_processes() and _pid_namespaces(procfs) is not None
+
+
+def _pid_namespaces(procfs: ProcFs) -> frozenset[int] | None:
+    """Give the PID namespaces of all processes; ``None`` where one of them may not be looked at."""
+    found: set[int] = set()
+    for pid in procfs.pids():
+        if pid == 1:
+            continue  # the first process of the initial namespace is in no other, and root may not look at it
+        try:
+            found.add((procfs.root / str(pid) / "ns/pid").stat().st_ino)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:
+            return None
+    return frozenset(found)
