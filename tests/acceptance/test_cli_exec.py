@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -160,13 +161,13 @@ def test_a_key_whose_run_has_not_ended_is_exit_code_4(file_told: Told, url: str)
 def test_an_exec_that_is_interrupted_before_it_starts_anything_cancels_its_run(
     file_told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = Ledger.queue
+    create = Ledger.create
 
-    def interrupted(ledger: Ledger, run_id: str, *, actor: Actor) -> object:
+    def interrupted(ledger: Ledger, **given: Any) -> object:  # noqa: ANN401 - as the command calls it
         signal.raise_signal(signal.SIGTERM)
-        return queue(ledger, run_id, actor=actor)
+        return create(ledger, **given)
 
-    monkeypatch.setattr(Ledger, "queue", interrupted)
+    monkeypatch.setattr(Ledger, "create", interrupted)
     said = file_told("exec", "--json", "--", "touch", str(tmp_path / "ran"))
     assert (said.code, shown(said)["status"], shown(said)["attempts"]) == (143, "cancelled", [])
     assert not (tmp_path / "ran").exists()
@@ -222,16 +223,16 @@ from runfacts import Actor, Outcome
 from runfacts.infrastructure.cli import main
 from runfacts.infrastructure.ledger import Ledger
 
-queue = Ledger.queue
-def queue_and_take(self, run_id, **given):
-    answer = queue(self, run_id, **given)
+create = Ledger.create
+def create_and_take(self, **given):
+    answer = create(self, **given)
     other = Actor.worker("other")
-    claim = self.claim(run_id, actor=other, executor_type="other").claim
+    claim = self.claim(answer.run.run_id, actor=other, executor_type="other", queue=True).claim
     self.start(claim, actor=other)
     self.running(claim, actor=other)
     self.finish(claim, Outcome.failed(exit_code=11), actor=other)
     return answer
-Ledger.queue = queue_and_take
+Ledger.create = create_and_take
 sys.exit(main(["exec", "--json", "--", "true"]))
 """
     ended = subprocess.run(
