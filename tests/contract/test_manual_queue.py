@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deliveries import OPERATOR, asked_to_stop, brought_to
-from recoveries import left_to_operators, put_row
+from left_rows import left_to_operators, put_row
 from runfacts import InvalidCursor, Ledger, ManualRecovery, Outcome, Renewed, RetryPolicy
 from runfacts.domain.recovery.claims import ClaimState, ItemKind, ManualReason, Purpose
 from runfacts.domain.recovery.operators import UNSERVED, diagnosis

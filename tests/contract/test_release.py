@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deliveries import OPERATOR, asked_to_stop, brought_to, last_fact
-from recoveries import execution_of, left_to_operators, put_row, stood
+from left_rows import execution_of, left_to_operators, put_row, stood
 from runfacts import (
     AttemptClaim,
     DedupeConflict,
