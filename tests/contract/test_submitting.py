@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +54,7 @@ def test_what_is_submitted_is_created_and_queued_at_once(ledger: Ledger) -> None
 
 def test_the_directory_is_the_submitters_own_if_none_is_named(
     ledger: Ledger,
-    tmp_path: Any,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)

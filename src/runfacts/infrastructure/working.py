@@ -126,8 +126,10 @@ class Working:
 
         To end are the worker's own threads: a command that was left runs on. Stopping what is stopped does nothing.
         """
-        fed = self._feeder.stop(drain_ms)
-        ended = self._end(self._ledger.settings.drain_ms if drain_ms is None else drain_ms)
+        drain_ms = self._ledger.settings.drain_ms if drain_ms is None else drain_ms
+        # A look at the queue under way is short, and might begin one more.
+        fed = self._feeder.stop(max(_AT_ONCE_MS, drain_ms))
+        ended = self._end(drain_ms)
         if self._on_cycle is not None and any((counts := self._hosted()).values()):
             # Every line has all the parts.
             self._on_cycle(SupervisorReport(dict.fromkeys(self._parts, _NOTHING) | {PART: counts}))
