@@ -8,6 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import Connection, text
 
 from deliveries import LEASE_MS, OPERATOR, TWO, asked_to_stop, claim_answer, held_by, settled_with
+from left_rows import left_to_operators
 from runfacts import IntentKind, Ledger, Outcome, RetryPolicy
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.payloads import (
@@ -208,6 +209,29 @@ def confirm_stopped(ledger: Ledger) -> Act:
     return lambda by, _: by.confirm_stopped(asked.run_id, actor=OPERATOR, because="saw it", version=version)
 
 
+def release(ledger: Ledger) -> Act:
+    """Let workers look again at what waits for an operator."""
+    held = running(ledger)
+    _pass(ledger, LEASE_MS)
+    left_to_operators(ledger, held)
+    return lambda by, _: by.release(held.run_id, actor=OPERATOR, because="fixed", version=2)
+
+
+def attest_not_running(ledger: Ledger) -> Act:
+    """Declare lost on an operator's word what waits for an operator."""
+    held = running(ledger)
+    _pass(ledger, LEASE_MS)
+    left_to_operators(ledger, held)
+    return lambda by, _: by.attest_not_running(held.run_id, actor=OPERATOR, because="saw it", version=2)
+
+
+def attest_what_nobody_serves(ledger: Ledger) -> Act:
+    """Declare lost on an operator's word what nobody has looked at for long."""
+    held = running(ledger)
+    _pass(ledger, LEASE_MS + ledger.settings.unserved_after_ms)
+    return lambda by, _: by.attest_not_running(held.run_id, actor=OPERATOR, because="saw it", version=0)
+
+
 def _pass(ledger: Ledger, ms: int) -> None:
     clock = ledger.database.clock
     assert isinstance(clock, ManualClock)
@@ -244,5 +268,8 @@ ALONE: tuple[Callable[[Ledger], Act], ...] = (
     abandon,
     abandon_before_it_began,
     confirm_stopped,
+    release,
+    attest_not_running,
+    attest_what_nobody_serves,
 )
 """The same for commands that have a transaction of their own, always: what they claim or end is outside of it."""
