@@ -1,4 +1,4 @@
-"""R8.3: workers say where they run, and a machine id that names two machines is found out. C35's clocks."""
+"""R8.3: workers say where they run, and a machine id that names two machines is found out."""
 
 from __future__ import annotations
 
@@ -132,6 +132,19 @@ def test_whoever_asks_knows_when_his_own_boot_began(ledger: Ledger, manual_clock
     assert ambiguous(ledger, SECOND, began_at_ms=EPOCH_MS) == (not one_writer(ledger))
     presence(ledger, SECOND, worker_id="w-2").beat()
     assert ambiguous(ledger, SECOND, began_at_ms=EPOCH_MS) == (not one_writer(ledger))
+
+
+def test_a_boot_that_goes_on_beside_a_later_one_is_ambiguous_as_long_as_it_does(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    """Whoever still runs is seen now, however long ago the other one began."""
+    presence(ledger, FIRST).beat()
+    manual_clock.advance(MINUTE)
+    presence(ledger, SECOND, worker_id="w-2").beat()
+    manual_clock.advance(100 * HOUR)
+    assert ambiguous(ledger, FIRST, began_at_ms=EPOCH_MS - MINUTE) == (not one_writer(ledger))
+    # Seen from the later one nothing is in doubt any more: the first was not seen again.
+    assert not ambiguous(ledger, SECOND, began_at_ms=EPOCH_MS + 1)
 
 
 def test_nobody_is_ambiguous_alone(ledger: Ledger, manual_clock: ManualClock) -> None:

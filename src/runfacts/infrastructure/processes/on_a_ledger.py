@@ -17,10 +17,11 @@ from runfacts.infrastructure.processes.sight import boot_began_at_ms
 from runfacts.infrastructure.stores import workers
 
 
-def local_provider(database: Database, machine: MachineIdentity) -> LocalEvidence:
+def local_provider(database: Database, machine: MachineIdentity, procfs: ProcFs | None = None) -> LocalEvidence:
     """Make who looks for this machine's own processes, and at no file."""
     return LocalEvidence(
         machine,
+        procfs=procfs,
         now_ms=lambda: _now_ms(database),
         machine_is_ambiguous=lambda began_at_ms: _is_ambiguous(database, machine, began_at_ms),
     )
