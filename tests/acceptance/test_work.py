@@ -231,7 +231,7 @@ def test_once_hosts_what_is_queued_and_ends(told: Told, place: Path, monkeypatch
         (None, 9, None),
         (127, None, "command_not_found"),
         (126, None, "command_not_executable"),
-        (125, None, "directory_unusable"),
+        (126, None, "directory_unusable"),
     ]
     assert [(run["task"], run["project"]) for run in shown[:2]] == [("command", "default"), ("t", "p")]
     again = told("work", "--once", "--json")
