@@ -117,6 +117,34 @@ def test_of_two_take_overs_one_is_granted(ledger_factory: ThrowAwayLedgers, manu
     assert types(ledger, asked.run_id)[8:] == ["run.cancel_dispatch_taken_over"]
 
 
+@pytest.mark.parametrize("stage", ["leased", "waiting"])
+def test_what_was_begun_since_the_time_was_read_is_no_clock_that_stepped_back(
+    ledger_factory: ThrowAwayLedgers, manual_clock: ManualClock, stage: str
+) -> None:
+    longest_ms, day_ms = 300_000, 86_400_000
+    ledger = ledger_factory()
+    asked = asked_to_stop(ledger)
+    if stage == "waiting":
+        settled_with(ledger, asked, DispatchResult.IDENTITY_MISMATCH)
+
+    def begin(other: Ledger) -> object:
+        # Ends later than the bound from the moment that the slow one has read (R5.3).
+        manual_clock.advance(1)
+        if stage == "leased":
+            return claim_answer(other, asked, TWO, lease_ms=longest_ms)
+        return other.rearm(asked.run_id, actor=OPERATOR, because="mended", version=2, delay_ms=day_ms)
+
+    slow, _ = overtake(
+        ledger_factory, lambda one: claim_answer(one, asked, ONE), begin, step="sql:before:select_dispatch"
+    )
+    if one_writer(ledger):
+        assert isinstance(slow, DispatchClaimed if stage == "leased" else DispatchNotClaimed)
+    else:
+        answer = ClaimAnswer.LEASED if stage == "leased" else ClaimAnswer.NOT_DUE
+        assert slow == DispatchNotClaimed(asked.run_id, answer)
+        assert stored(ledger, asked, "version") == ((1,) if stage == "leased" else (3,))
+
+
 def six_of(ledgers: ThrowAwayLedgers, *, shared: bool) -> list[Ledger]:
     """Six threads' ledgers: one that they share, or one for each."""
     return [ledgers()] * 6 if shared else [ledgers() for _ in range(6)]
