@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
@@ -98,14 +98,20 @@ class Plan(Generic[Answer]):
     """Who waits for this besides the followers of facts, where something is recorded (R9.4)."""
 
 
+def takes_no_key(history: History) -> Never:
+    """Answer no repetition: the command knows its own, and nobody can give it a dedupe key."""
+    msg = f"this command on run {history.run_id} takes no dedupe key"
+    raise LookupError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class Command(Generic[Answer]):
     """One command: how it decides, and how it knows and answers its own repetition."""
 
     decide: Callable[[Moment, History], Plan[Answer]]
-    repeated: Callable[[History], Answer]
+    repeated: Callable[[History], Answer] = takes_no_key
     """The answer where the dedupe key is recorded."""
-    same: Callable[[Fact], bool]
+    same: Callable[[Fact], bool] = lambda _: False
     """Whether the fact that is recorded with the dedupe key is what this command would record (R3.4)."""
     begin: str | None = None
     """The project of a Run that is not there yet; None where the Run must exist."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import Final, Never
+from typing import Final
 
 from runfacts.domain import decisions
 from runfacts.domain.actors import Actor
@@ -33,9 +33,10 @@ from runfacts.domain.payloads import (
     RunCancelDispatchRearmed,
     RunStopConfirmed,
 )
-from runfacts.domain.recovery.evidence import EvidenceProvider, EvidenceTarget, Liveness
+from runfacts.domain.recovery.evidence import Evidence, EvidenceProvider, EvidenceTarget
 from runfacts.domain.texts import REASON_MAX, bounded
 from runfacts.domain.views import ExecutionView, Page
+from runfacts.infrastructure.api.core import log
 from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -101,7 +102,7 @@ class Operators(Reads):
             answer = Rearmed(history.run_id, row.version + 1, next_at)
             return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), (change,))
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def abandon(self, run_id: str, *, actor: Actor, because: str, version: int) -> Abandoned:
         """End the delivery of a Run's cancellation: no more signals, out of the queue (R13.2).
@@ -118,12 +119,13 @@ class Operators(Reads):
             if recorded is not None:
                 _require_same(recorded, call.run_id, reason)
                 return Plan(lambda _, __: Abandoned(call.run_id, version + 1))
+            decisions.require_runtime(history)
             attempt_id, change = _abandoned(moment, history, version)
             payload = RunCancelDispatchAbandoned.model_validate({"attempt_id": attempt_id} | reason)
             answer = Abandoned(history.run_id, version + 1)
             return Plan(lambda _, __: answer, (Draft(payload, attempt_id, key),), (change,))
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def confirm_stopped(
         self,
@@ -139,7 +141,11 @@ class Operators(Reads):
 
         ``version`` is the Run's. The ``provider`` of the executor type, if there is one, is asked first, outside of
         any transaction; if it says that the process runs, the verb is refused (``StillRunning``) unless ``force``
-        says so, which is recorded. The Run is listed by ``unproven`` from then on.
+        says so, which is recorded. One that fails could not be asked, and refuses nothing (R11.3). The Run is listed
+        by ``unproven`` from then on.
+
+        Raises ``RunVersionConflict``, ``VerbRefused`` and, where the verb is recorded for this version with another
+        reason, ``DedupeConflict``.
         """
         reason = _reason(because)
         call = self._call(run_id, actor)
@@ -170,7 +176,7 @@ class Operators(Reads):
                 changes.append(Change(CLOSE_EXECUTION, {"key_attempt_id": attempt.id}))
             return Plan(_confirmed, drafts, tuple(changes))
 
-        return self._commands.run(call, Command(decide, _no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def _seems_to_run(self, run_id: str, provider: EvidenceProvider) -> bool:
         """Ask the provider about the Run's active Attempt, if it is of its executor type."""
@@ -178,8 +184,12 @@ class Operators(Reads):
         if attempt is None or attempt.executor_type != provider.executor_type:
             return False
         target = _evidence_target(self.execution(attempt.attempt_id))
-        answer = provider.inspect(target, timeout_ms=self._settings.evidence_timeout_ms, cancelled=Event())
-        return answer.liveness is Liveness.RUNNING
+        try:
+            answer = provider.inspect(target, timeout_ms=self._settings.evidence_timeout_ms, cancelled=Event())
+        except Exception as error:  # noqa: BLE001 - the embedder's; who fails knows nothing (R11.3), and only running refuses
+            log.warning("run %s: who looks for its process failed: %s", run_id, type(error).__name__)
+            return False
+        return answer == Evidence.running()
 
 
 def _evidence_target(execution: ExecutionView) -> EvidenceTarget:
@@ -245,8 +255,3 @@ def _require_same(recorded: Fact, run_id: str, reason: dict[str, str | int], **o
 
 def _confirmed(history: History, _: tuple[Fact, ...]) -> StopConfirmed:
     return StopConfirmed(history.run_id, history.run.status, history.version)
-
-
-def _no_key(history: History) -> Never:
-    msg = f"a verb on run {history.run_id} knows itself by its own key"
-    raise LookupError(msg)
