@@ -46,7 +46,7 @@ from runfacts.infrastructure.processes.host import (
 )
 from runfacts.infrastructure.processes.launcher import Launcher
 from runfacts.infrastructure.supervision import own_runs_of
-from runfacts.infrastructure.tokens import new_id
+from runfacts.infrastructure.tokens import new_worker_id
 
 TIMED_OUT: Final = 124
 """The exit code of a command that was stopped because its time was over."""
@@ -96,7 +96,7 @@ def command(
     with invocation.ledger() as ledger, log_held_back(debug=invocation.debug) as show_log:
         machine = ledger.machine()
         ledger.places().make()
-        worker_id, held = new_id(), HeldPidfds()
+        worker_id, held = new_worker_id(), HeldPidfds()
         own = own_runs_of(ledger, held, worker_id=worker_id)
         collected = ledger.collect_receipts()
         with Interruption() as interruption:
