@@ -28,6 +28,7 @@ from deliveries import (
     settled_with,
     stored,
 )
+from every_command import ASKED, RUNNING
 from racing import crowd, race
 from runfacts import (
     AttemptStatus,
@@ -43,6 +44,7 @@ from runfacts import (
     StartRefused,
 )
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
+from runfacts.domain.cancellation.operators import StopConfirmed
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.terms import (
     AlreadyRequested,
@@ -54,7 +56,8 @@ from runfacts.domain.cancellation.terms import (
     DispatchNotClaimed,
     DispatchSettled,
 )
-from runfacts.testing.clock import ManualClock
+from runfacts.testing.clock import EPOCH_MS, ManualClock
+from runfacts.testing.given_when_then import given_in
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.steps import PauseAt, listening
 from stages import ANA, WORKER, claimed, one_writer, queued, types
@@ -199,6 +202,23 @@ def test_an_end_that_overtakes_a_claim_takes_it_out_of_the_queue(ledger_factory:
     assert due_runs(ledger) == []
     if isinstance(claim, DispatchClaimed):
         assert isinstance(ledger.settle_dispatch(claim, REQUESTED), DispatchSettled)
+
+
+def test_an_end_that_overtakes_the_claim_that_makes_the_row_leaves_none(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory()
+    asked = Asked(given_in(ledger, *RUNNING, ASKED).claim, EPOCH_MS)
+    claim, end = overtake(
+        ledger_factory,
+        lambda one: claim_answer(one, asked, served=frozenset({("batch", "")})),
+        lambda two: two.confirm_stopped(asked.run_id, actor=OPERATOR, because="saw it", version=8),
+    )
+    assert isinstance(end, StopConfirmed)
+    if one_writer(ledger):
+        assert isinstance(claim, DispatchClaimed)
+        assert stored(ledger, asked, "status", "due_at_ms") == ("leased", None)
+    else:
+        assert claim == DispatchNotClaimed(asked.run_id, ClaimAnswer.NOT_ELIGIBLE)
+        assert dispatch_of(ledger, asked.run_id) is None
 
 
 def expired(ledger: Ledger, clock: ManualClock) -> tuple[Asked, DispatchClaimed]:
