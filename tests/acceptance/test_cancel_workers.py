@@ -10,13 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from left_commands import ANA, LeavingHost
 from namespaces import OWN_NAMESPACE
@@ -27,6 +30,7 @@ from runfacts.domain.cancellation.dispatch import ClaimAnswer
 from runfacts.domain.cancellation.terms import DispatchNotClaimed
 from runfacts.domain.payloads import RunCancelDispatched
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
+from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.supervision import Duty
 from runfacts.testing.plugin import DATABASES
 from runfacts.testing.postgres import PostgresServer
@@ -163,6 +167,76 @@ def test_workers_of_two_scopes_block_none_of_each_others_cancellations(
             assert [Path(log).read_text().splitlines() for log in logs] == [TERM_ONLY]
             delivered_once(ledger, run_id)
         assert ledger.blocked().items == ()
+        assert ledger.verify().clean
+
+
+Forge = Callable[[ProcessHandle], tuple[str, int]]
+"""Gives a handle and a process number as they are to be recorded, from the true handle."""
+
+
+def altered(**changes: object) -> Forge:
+    """Record a handle that differs from the truth."""
+    return lambda true: (replace(true, **changes).encode(), true.pid)  # type: ignore[arg-type]  # by name
+
+
+MISMATCHES: dict[str, tuple[str, Forge]] = {
+    "another start": (
+        "identity_mismatch",
+        lambda true: (replace(true, start_ticks=true.start_ticks - 1).encode(), true.pid),
+    ),
+    "another process at the same tick": (
+        "identity_mismatch",
+        lambda true: (replace(true, pidfd_inode=(true.pidfd_inode or 0) + 1).encode(), true.pid),
+    ),
+    "another boot": ("identity_mismatch", altered(boot_id="00000000-0000-4000-8000-000000000000")),
+    "another group": ("identity_mismatch", lambda true: (replace(true, group=true.group + 1).encode(), true.pid)),
+    "another number": ("pid_mismatch", lambda true: (true.encode(), true.pid + 1)),
+    "another machine": ("scope_mismatch", altered(machine_id="another")),
+    "another PID namespace": ("scope_mismatch", altered(pid_namespace=4026532999)),
+    "no handle that can be read": ("invalid", lambda true: ("{", true.pid)),
+    "a handle of another release": ("unsupported", lambda true: (true.encode().replace('"v":1', '"v":2'), true.pid)),
+}
+FORGE = text("UPDATE executions SET handle = :handle, pid = :pid WHERE attempt_id = :attempt_id")
+
+
+@pytest.mark.timeout(600)
+def test_g8_on_no_mismatch_is_anything_sent(databases: RealTime, tmp_path: Path, marked: Marked) -> None:
+    """G8."""
+    assert not marked.living()
+    url = databases.create()
+    with Ledger.open(url) as ledger:
+        host = LeavingHost(ledger, tmp_path)
+        commands = {what: host.leave("stays") for what in MISMATCHES}
+        for what, command in commands.items():
+            attempt_id = command.claim.attempt_id
+            handle, pid = MISMATCHES[what][1](ProcessHandle.decode(ledger.execution(attempt_id).handle or ""))
+            with ledger.database.engine.begin() as connection:
+                connection.execute(FORGE, {"handle": handle, "pid": pid, "attempt_id": attempt_id})
+            command.ask_to_stop(ledger)
+        with working(Job("one", url)) as workers:
+            expected = Counter(result for result, _ in MISMATCHES.values())
+
+            def all_are_blocked() -> bool:
+                return {result: workers.counted("one", result) for result in expected} == expected
+
+            wait_until(all_are_blocked, "all of them are blocked")
+            workers.next_cycle("one")
+            assert workers.end() == {"one": 0}
+            assert workers.all("sent") == []
+            # Once blocked, nobody claims it any more (G6).
+            assert sum(workers.counted("one", counter) for counter in ("seen", "claimed")) == 2 * len(MISMATCHES)
+        for what, command in commands.items():
+            assert command.signals() == [[], []], what
+            (told,) = [fact for fact in ledger.history(command.run_id) if fact.type.startswith("run.cancel_dispatch")]
+            assert told.payload.model_dump(exclude_none=True) == {
+                "attempt_id": command.claim.attempt_id,
+                "dispatch_count": 1,
+                "result": MISMATCHES[what][0],
+            }, what
+            run = ledger.run(command.run_id)
+            assert run.cancellation is not None
+            assert run.cancellation.dispatch is not None
+            assert (run.status, run.cancellation.dispatch.status) == ("running", "blocked"), what
         assert ledger.verify().clean
 
 

@@ -24,6 +24,7 @@ from deliveries import (
     settled_with,
     stored,
 )
+from every_command import ASKED, RUNNING
 from racing import crowd, overtake, race
 from runfacts import (
     AttemptStatus,
@@ -38,6 +39,7 @@ from runfacts import (
     StartRefused,
 )
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
+from runfacts.domain.cancellation.operators import StopConfirmed
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.terms import (
     AlreadyRequested,
@@ -49,7 +51,8 @@ from runfacts.domain.cancellation.terms import (
     DispatchNotClaimed,
     DispatchSettled,
 )
-from runfacts.testing.clock import ManualClock
+from runfacts.testing.clock import EPOCH_MS, ManualClock
+from runfacts.testing.given_when_then import given_in
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, WORKER, claimed, one_writer, queued, types
 
@@ -81,6 +84,34 @@ def test_of_two_take_overs_one_is_granted(ledger_factory: ThrowAwayLedgers, manu
     assert winner.taken_over
     assert loser == DispatchNotClaimed(asked.run_id, ClaimAnswer.LEASED)
     assert types(ledger, asked.run_id)[8:] == ["run.cancel_dispatch_taken_over"]
+
+
+@pytest.mark.parametrize("stage", ["leased", "waiting"])
+def test_what_was_begun_since_the_time_was_read_is_no_clock_that_stepped_back(
+    ledger_factory: ThrowAwayLedgers, manual_clock: ManualClock, stage: str
+) -> None:
+    longest_ms, day_ms = 300_000, 86_400_000
+    ledger = ledger_factory()
+    asked = asked_to_stop(ledger)
+    if stage == "waiting":
+        settled_with(ledger, asked, DispatchResult.IDENTITY_MISMATCH)
+
+    def begin(other: Ledger) -> object:
+        # Ends later than the bound from the moment that the slow one has read (R5.3).
+        manual_clock.advance(1)
+        if stage == "leased":
+            return claim_answer(other, asked, TWO, lease_ms=longest_ms)
+        return other.rearm(asked.run_id, actor=OPERATOR, because="mended", version=2, delay_ms=day_ms)
+
+    slow, _ = overtake(
+        ledger_factory, lambda one: claim_answer(one, asked, ONE), begin, step="sql:before:select_dispatch"
+    )
+    if one_writer(ledger):
+        assert isinstance(slow, DispatchClaimed if stage == "leased" else DispatchNotClaimed)
+    else:
+        answer = ClaimAnswer.LEASED if stage == "leased" else ClaimAnswer.NOT_DUE
+        assert slow == DispatchNotClaimed(asked.run_id, answer)
+        assert stored(ledger, asked, "version") == ((1,) if stage == "leased" else (3,))
 
 
 def six_of(ledgers: ThrowAwayLedgers, *, shared: bool) -> list[Ledger]:
@@ -137,6 +168,23 @@ def test_an_end_that_overtakes_a_claim_takes_it_out_of_the_queue(ledger_factory:
     assert due_runs(ledger) == []
     if isinstance(claim, DispatchClaimed):
         assert isinstance(ledger.settle_dispatch(claim, REQUESTED), DispatchSettled)
+
+
+def test_an_end_that_overtakes_the_claim_that_makes_the_row_leaves_none(ledger_factory: ThrowAwayLedgers) -> None:
+    ledger = ledger_factory()
+    asked = Asked(given_in(ledger, *RUNNING, ASKED).claim, EPOCH_MS)
+    claim, end = overtake(
+        ledger_factory,
+        lambda one: claim_answer(one, asked, served=frozenset({("batch", "")})),
+        lambda two: two.confirm_stopped(asked.run_id, actor=OPERATOR, because="saw it", version=8),
+    )
+    assert isinstance(end, StopConfirmed)
+    if one_writer(ledger):
+        assert isinstance(claim, DispatchClaimed)
+        assert stored(ledger, asked, "status", "due_at_ms") == ("leased", None)
+    else:
+        assert claim == DispatchNotClaimed(asked.run_id, ClaimAnswer.NOT_ELIGIBLE)
+        assert dispatch_of(ledger, asked.run_id) is None
 
 
 def expired(ledger: Ledger, clock: ManualClock) -> tuple[Asked, DispatchClaimed]:

@@ -13,6 +13,7 @@ from runfacts.domain.payloads import RunCancelRequested
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, WORKER, claim_of, created, queued, types, unchanged
+from tampering import owner_of
 
 SUPERVISOR = Actor(ActorType.SUPERVISOR, "worker-1")
 
@@ -163,6 +164,36 @@ def test_runs_that_may_not_be_asked_keep_nobody_else_running(
         assert ask_due(ledger) == 1
     assert types(ledger, run_id)[-1] == "run.cancel_requested"
     assert [message for message in caplog.messages if later in message]
+
+
+def test_a_damaged_run_keeps_nobody_else_running(
+    ledger: Ledger, manual_clock: ManualClock, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = queued(ledger, deadline_at_ms=EPOCH_MS + 1)
+    run_id = running_for(ledger, 2)
+    with owner_of(database_url) as owner:
+        owner.run("UPDATE facts SET aggregate_version = 9 WHERE run_id = ? AND sequence = 2", [damaged])
+    manual_clock.advance(2)
+    # Another process than the one that knows the Run from before.
+    with Ledger.open(database_url, clock=manual_clock) as other, caplog.at_level(logging.WARNING, "runfacts"):
+        assert ask_due(other) == 1
+    assert types(ledger, run_id)[-1] == "run.cancel_requested"
+    assert [message for message in caplog.messages if damaged in message]
+
+
+def test_pages_full_of_runs_that_may_not_be_asked_hide_nobody(ledger: Ledger, manual_clock: ManualClock) -> None:
+    refused = [queued(ledger, deadline_at_ms=EPOCH_MS + number) for number in (1, 2, 2, 3)]
+    for run_id in refused:
+        later_release.append(ledger, run_id, "run.teleported", "{}")
+    run_id = running_for(ledger, 4)
+    manual_clock.advance(4)
+    asked = [ask_due(ledger, 2) for _ in range(6)]
+    assert sum(asked) == 1
+    assert types(ledger, run_id)[-1] == "run.cancel_requested"
+    # What comes to be overdue before them is not forgotten either.
+    soon = queued(ledger, deadline_at_ms=EPOCH_MS)
+    assert sum(ask_due(ledger, 2) for _ in range(6)) == 1
+    assert ledger.run(soon).status is RunStatus.TIMED_OUT
 
 
 def test_the_time_that_decides_is_the_databases(ledger: Ledger, manual_clock: ManualClock) -> None:

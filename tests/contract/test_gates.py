@@ -2,7 +2,7 @@
 The gates of durable cancellation that a store can show by itself, by name: G2 to G7, G9 and G10.
 
 G1 (one owner calls the controller) and G8 (no signal on a mismatch) need real workers and real processes: they are
-with the tests of processes. R3.6, R7.1 to R7.5, R9.1, R9.2, R15.
+with the acceptance tests of workers. R3.6, R7.1 to R7.5, R9.1, R9.2, R15.
 """
 
 from __future__ import annotations

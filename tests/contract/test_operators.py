@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+import later_release
 from deliveries import (
     LEASE_MS,
     OPERATOR,
@@ -42,6 +43,7 @@ from runfacts import (
     RunNotFound,
     RunStatus,
     RunVersionConflict,
+    UnknownFactsInRun,
 )
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
 from runfacts.domain.cancellation.operators import DIAGNOSES, Abandoned, Rearmed, StopConfirmed
@@ -69,6 +71,16 @@ DELIVERED = DispatchResult.TERMINATION_REQUESTED
 NOBODY = "01890000-0000-7000-8000-000000000001"
 MINUTE = 60_000
 Verb = Callable[[Ledger, str, int], object]
+ASKED_WHILE_RUNNING = (
+    RunCreated(task="report", policy=RetryPolicy()),
+    RunQueued(),
+    RunDispatching(number=1),
+    AttemptClaimed(number=1, executor_type="batch"),
+    AttemptStarting(),
+    AttemptRunning(),
+    RunRunning(),
+    RunCancelRequested(kind=IntentKind.USER),
+)
 
 
 def rearm(ledger: Ledger, run_id: str, version: int, because: str = "mended", **other: Any) -> Rearmed:  # noqa: ANN401
@@ -326,21 +338,24 @@ def test_abandon_is_refused_while_a_worker_holds_a_valid_lease(ledger: Ledger, m
 
 
 def test_abandon_before_there_is_a_row_keeps_everybody_from_beginning(ledger: Ledger) -> None:
-    past = (
-        RunCreated(task="report", policy=RetryPolicy()),
-        RunQueued(),
-        RunDispatching(number=1),
-        AttemptClaimed(number=1, executor_type="batch"),
-        AttemptStarting(),
-        AttemptRunning(),
-        RunRunning(),
-        RunCancelRequested(kind=IntentKind.USER),
-    )
-    asked = Asked(given_in(ledger, *past).claim, EPOCH_MS)
+    asked = Asked(given_in(ledger, *ASKED_WHILE_RUNNING).claim, EPOCH_MS)
     assert reasons(ledger) == {asked.run_id: "no_dispatch"}
     assert abandon(ledger, asked.run_id, 0) == Abandoned(asked.run_id, 1)
     assert refused_as(ledger, asked, served=frozenset({("batch", "")})) is ClaimAnswer.BLOCKED
     assert stored(ledger, asked, "status", "version", "last_result") == ("blocked", 1, "abandoned")
+
+
+@pytest.mark.parametrize("verb", [rearm, abandon, confirm])
+@pytest.mark.parametrize("delivered", [True, False])
+def test_no_verb_is_for_a_run_that_this_release_does_not_understand(
+    ledger: Ledger, verb: Verb, *, delivered: bool
+) -> None:
+    # Without a delivery: recorded by somebody who made no dispatch (R7.2).
+    run_id = (on_a_blocked_run(ledger) if delivered else given_in(ledger, *ASKED_WHILE_RUNNING).claim).run_id
+    later_release.append(ledger, run_id, "run.teleported", "{}")
+    version = ledger.run(run_id).version if verb is confirm else 2 * delivered
+    with unchanged(ledger), pytest.raises(UnknownFactsInRun):
+        verb(ledger, run_id, version)
 
 
 def test_a_run_that_nobody_asked_to_stop_has_no_delivery_to_abandon(ledger: Ledger) -> None:
@@ -501,6 +516,30 @@ def test_what_runs_is_not_confirmed_unless_the_operator_insists(ledger: Ledger) 
         "reason": "saw it",
         "forced": True,
     }
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("answer", [ConnectionError("no route to 10.0.0.7"), None, "running"], ids=repr)
+def test_a_provider_that_fails_or_says_nothing_sensible_stands_in_nobodys_way(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, answer: object, *, force: bool
+) -> None:
+    class Broken(Provider):
+        """Fails, or answers what is no evidence."""
+
+        def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
+            super().inspect(target, timeout_ms=timeout_ms, cancelled=cancelled)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[return-value]  # what a provider of somebody else's may do
+
+    asked = asked_to_stop(ledger)
+    provider = Broken()
+    assert confirm(ledger, asked.run_id, 8, provider=provider, force=force).status is RunStatus.CANCELLED
+    assert len(provider.asked) == 1
+    assert "forced" not in ledger.history(asked.run_id)[8].payload.model_dump(exclude_none=True)
+    # What it fails with may hold anything: it is told by its name alone.
+    told = [message for message in caplog.messages if "who looks for its process failed" in message]
+    assert [message.endswith("failed: ConnectionError") for message in told] == [True] * isinstance(answer, Exception)
 
 
 def test_force_is_recorded_only_where_it_was_needed(ledger: Ledger) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from deliveries import asked_to_stop, brought_to, held_by, last_fact
+from deliveries import LEASE_MS, asked_to_stop, brought_to, held_by, last_fact, settled_with
 from runfacts import Actor, AttemptClaim, DatabaseBusy, IntentKind, InvalidValue, Ledger, Outcome, RunStatus
 from runfacts.domain.cancellation.controllers import Controllers
+from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.supervisor import Diagnostic, Diagnostics
 from runfacts.infrastructure.own_run import OwnRuns
 from runfacts.infrastructure.supervision import dispatcher_of
@@ -19,6 +20,7 @@ from stoppers import Stopper
 from waiting import until
 
 HOST = Actor.worker("host-1")
+HOUR = 3_600_000
 
 
 def own_runs(
@@ -90,6 +92,44 @@ def test_what_a_supervisor_holds_is_left_to_it(ledger: Ledger) -> None:
     with own.hosting(asked.attempt_id), unchanged(ledger):
         assert own.cycle() == {"seen": 0, "claimed": 0}
     assert stopper.asked == []
+
+
+def test_a_request_from_before_the_clock_stepped_back_is_delivered_at_once(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    asked = asked_to_stop(ledger)
+    manual_clock.jump_wall(-HOUR)
+    manual_clock.jump_database(-HOUR)
+    own = own_runs(ledger, Stopper())
+    with own.hosting(asked.attempt_id):
+        assert own.cycle() == {"seen": 1, "claimed": 1, "termination_requested": 1}
+
+
+def test_c35_a_holder_that_dies_is_taken_over_when_its_lease_is_over_whatever_the_wall_clock_says(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    asked = asked_to_stop(ledger)
+    held_by(ledger, asked, "supervisor")
+    manual_clock.jump_wall(-HOUR)
+    own = own_runs(ledger, Stopper())
+    with own.hosting(asked.attempt_id):
+        manual_clock.advance(LEASE_MS - 1)
+        with unchanged(ledger):
+            assert own.cycle() == {"seen": 0, "claimed": 0}
+        manual_clock.advance(1)
+        assert own.cycle() == {"seen": 1, "claimed": 1, "taken_over": 1, "termination_requested": 1}
+
+
+def test_a_wait_further_ahead_than_any_may_be_is_over_for_its_host_too(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    asked = asked_to_stop(ledger)
+    settled_with(ledger, asked, DispatchResult.DISPATCH_ERROR)
+    own = own_runs(ledger, Stopper())
+    with own.hosting(asked.attempt_id):
+        manual_clock.jump_wall(-24 * HOUR)
+        manual_clock.jump_database(-24 * HOUR)
+        assert own.cycle()["seen"] == 1
 
 
 def test_a_deadline_is_requested_by_the_host_at_its_very_millisecond(ledger: Ledger, manual_clock: ManualClock) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 
 import pytest
 
+from deliveries import OPERATOR, asked_to_stop, held_by
 from runfacts import Claimed, Ledger, Outcome, TokenRefused
+from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, StopAsking, Unknown
+from runfacts.infrastructure.processes.host import Command
 from runfacts.testing.ledgers import contents_of
-from stages import WORKER, claim_of, queued
+from stages import EXECUTOR, WORKER, claim_of, queued
 
 HANDLE = "handle-of-the-process"
 PID = 1_234_577
@@ -43,6 +47,40 @@ def test_a_whole_life_gives_nothing_away(ledger: Ledger, caplog: pytest.LogCaptu
     assert facts[-2].payload_text == facts[-1].payload_text
     assert "[redacted]" in facts[-1].payload_text
     assert claim.attempt_id in caplog.text
+
+
+def test_what_is_handed_to_who_looks_after_processes_prints_neither_handle_nor_number_nor_command(
+    ledger: Ledger,
+) -> None:
+    asked = asked_to_stop(ledger)
+    held = held_by(ledger, asked)
+    execution = ledger.execution(asked.attempt_id)
+    assert (held.target.handle, held.target.pid) == (execution.handle, execution.pid) == ("handle-1", 4_711)
+    provider = Asked()
+    ledger.confirm_stopped(asked.run_id, actor=OPERATOR, because="saw it", version=8, provider=provider)
+    (target,) = provider.targets
+    assert (target.handle, target.pid) == ("handle-1", 4_711)
+    command = Command(("pay", "--with", "s3cret"), env={"PASSWORD": "s3cret"})
+    for thing in (held, held.target, execution, target, command):
+        printed = re.sub(r"[0-9a-f-]{36}", "", repr(thing) + str(thing))
+        for secret in ("handle-1", "4711", held.token, "s3cret"):
+            assert secret not in printed, type(thing)
+
+
+class Asked:
+    """Knows nothing, and remembers whom it was asked about. See ``EvidenceProvider``."""
+
+    executor_type = EXECUTOR
+    required: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.targets: list[EvidenceTarget] = []
+
+    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
+        """See ``EvidenceProvider``."""
+        del timeout_ms, cancelled
+        self.targets.append(target)
+        return Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
 
 
 def test_no_table_has_a_token(ledger: Ledger) -> None:

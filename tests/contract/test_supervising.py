@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from queue import SimpleQueue
 
 import pytest
 
 from deliveries import OPERATOR, asked_to_stop, brought_to, dispatch_of, last_fact
 from runfacts import DatabaseBusy, IntentKind, InvalidSetting, InvalidValue, Ledger, LegacyRun, Outcome, RunStatus
-from runfacts.domain.cancellation.controllers import StopTarget
+from runfacts.domain.cancellation.controllers import OutOfTime, StopResult, StopTarget, TimeLeft
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
 from runfacts.domain.errors import AlreadyStarted
 from runfacts.infrastructure.supervision import Duty, Supervision
 from runfacts.testing.clock import ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
-from stages import ANA, created, queued, types, unchanged
+from stages import ANA, created, one_writer, queued, types, unchanged
 from stoppers import Stopper
 
 DEADLINE_S = 30
@@ -178,6 +179,61 @@ def test_a_worker_takes_over_what_another_held_too_long(
     assert before == {"seen": 0, "claimed": 0}
     assert after == {"seen": 1, "claimed": 1, "taken_over": 1, "termination_requested": 1}
     assert types(ledger, asked.run_id)[-2:] == ["run.cancel_dispatch_taken_over", "run.cancel_dispatched"]
+
+
+def test_a_machine_that_slept_beyond_the_lease_sends_nothing_more(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asked_to_stop(ledger)
+    read, slept_s = time.clock_gettime, 0
+
+    def clock_gettime(which: int) -> float:
+        return read(which) + (slept_s if which == time.CLOCK_BOOTTIME else 0)
+
+    class Sleeper(Stopper):
+        """Its machine sleeps between the proof and the signal."""
+
+        def stop(self, target: StopTarget, time_left: TimeLeft) -> StopResult:
+            nonlocal slept_s
+            slept_s = 30
+            if not time_left.allows(1):
+                raise OutOfTime
+            return super().stop(target, time_left)
+
+    stopper = Sleeper()
+    monkeypatch.setattr(time, "clock_gettime", clock_gettime)
+    report = supervision(ledger, stopper).cycle()
+    assert report["cancellation"] == {"seen": 1, "claimed": 1, "out_of_time": 1}
+    assert stopper.asked == []
+    row = dispatch_of(ledger, asked.run_id)
+    assert row is not None
+    assert row["status"] == "leased"
+
+
+def test_a_worker_is_another_one_after_each_start_and_its_name_tells_nothing(ledger: Ledger) -> None:
+    owners = {supervision(ledger, Stopper()).owner for _ in range(3)}
+    assert len(owners) == 3
+    # All of it is random: neither host nor process, nor when it began (R3.5, R7.3).
+    assert {owner[14] for owner in owners} == {"4"}
+
+
+def test_c35_that_the_wall_clock_was_set_is_told_once_where_it_decides_anything(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    heard: list[Diagnostic] = []
+    worker = supervision(ledger, Stopper(), on_diagnostic=heard.append)
+    manual_clock.advance(60_000)
+    manual_clock.jump_wall(999)  # as a time server corrects it
+    worker.cycle()
+    assert heard == []
+    for jump_ms in (-3_600_000, 3_600_000):
+        manual_clock.jump_wall(jump_ms)
+        worker.cycle()
+        worker.cycle()
+        told = [(item.part, item.error, item.detail.partition(":")[0]) for item in heard]
+        # On PostgreSQL the server's clock decides.
+        assert told == ([("clock", "WallClockSet", f"by {jump_ms} ms")] if one_writer(ledger) else [])
+        heard.clear()
 
 
 def test_only_the_duties_that_are_wanted_are_done(ledger: Ledger, manual_clock: ManualClock) -> None:

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
 from runfacts.domain.cancellation.results import SETTLED, DispatchResult, DispatchStatus
+from runfacts.domain.cancellation.terms import PageRefusal
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
 from runfacts.domain.payload_parts import Evidence
@@ -77,6 +78,7 @@ _COUNTS: Final = frozenset(
     | {"recorded", "repeated", "late", "quarantined", "kept"}
     | set(ClaimAnswer)
     | set(DispatchResult)
+    | set(PageRefusal)
 )
 _PARTS: Final = ("completion", "deadlines", "cancellation")
 

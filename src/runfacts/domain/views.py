@@ -7,7 +7,7 @@ Views are plain frozen values. They hold no token and no secret; the handle and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -154,7 +154,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionView:
-    """Where and how an Attempt is executed (R1.2). For whoever looks after processes; holds no token."""
+    """Where and how an Attempt is executed (R1.2). For whoever looks after processes; holds no token.
+
+    Handle and number are not shown when it is printed.
+    """
 
     attempt_id: str
     run_id: str
@@ -162,8 +165,8 @@ class ExecutionView:
     gated: bool
     scope: str
     worker_id: str | None
-    handle: str | None
-    pid: int | None
+    handle: str | None = field(repr=False)
+    pid: int | None = field(repr=False)
     lease_expires_at_ms: int
     seen_at_ms: int | None
     """When its executor was heard of last: the claim, the handle or the latest renewal (R12.3)."""

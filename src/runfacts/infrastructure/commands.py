@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
@@ -98,14 +98,20 @@ class Plan(Generic[Answer]):
     """Who waits for this besides the followers of facts, where something is recorded (R9.4)."""
 
 
+def takes_no_key(history: History) -> Never:
+    """Answer no repetition: the command knows its own, and nobody can give it a dedupe key."""
+    msg = f"this command on run {history.run_id} takes no dedupe key"
+    raise LookupError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class Command(Generic[Answer]):
     """One command: how it decides, and how it knows and answers its own repetition."""
 
     decide: Callable[[Moment, History], Plan[Answer]]
-    repeated: Callable[[History], Answer]
+    repeated: Callable[[History], Answer] = takes_no_key
     """The answer where the dedupe key is recorded."""
-    same: Callable[[Fact], bool]
+    same: Callable[[Fact], bool] = lambda _: False
     """Whether the fact that is recorded with the dedupe key is what this command would record (R3.4)."""
     begin: str | None = None
     """The project of a Run that is not there yet; None where the Run must exist."""
@@ -202,11 +208,7 @@ class Commands:
             return
         if sent and _fenced(transaction, command, attempt):
             return
-        if call.dedupe_key is not None and (recorded := history.recorded_with(call.dedupe_key)) is not None:
-            if not command.same(recorded):
-                raise DedupeConflict(call.run_id, call.dedupe_key)
-            attempt.answer.append(command.repeated(history))
-            attempt.history = history
+        if _repeated(call, command, history, attempt):
             return
         if call.expected_version is not None and call.expected_version != history.version:
             raise RunVersionConflict(call.run_id, call.expected_version, history.version)
@@ -249,6 +251,18 @@ def _fenced(transaction: Transaction, command: Command[Answer], attempt: _Try[An
     if answer is None:
         return False
     attempt.answer.append(answer)
+    return True
+
+
+def _repeated(call: Call, command: Command[Answer], history: History, attempt: _Try[Answer]) -> bool:
+    """Answer a command whose dedupe key is recorded (``DedupeConflict``, R3.4); whether it is."""
+    recorded = None if call.dedupe_key is None else history.recorded_with(call.dedupe_key)
+    if recorded is None:
+        return False
+    if not command.same(recorded):
+        raise DedupeConflict(call.run_id, recorded.dedupe_key or "")
+    attempt.answer.append(command.repeated(history))
+    attempt.history = history
     return True
 
 

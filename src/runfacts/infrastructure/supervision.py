@@ -30,10 +30,11 @@ from runfacts.domain.cancellation.supervisor import (
 )
 from runfacts.domain.errors import AlreadyStarted
 from runfacts.domain.measures import CYCLE_COUNTS, CYCLE_DURATION
+from runfacts.infrastructure.database.clocks import WallClockWatch, elapsed_s
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.lifecycle import LifecycleRunner
 from runfacts.infrastructure.own_run import OwnRuns, drain_of
-from runfacts.infrastructure.tokens import new_id
+from runfacts.infrastructure.tokens import new_worker_id
 
 if TYPE_CHECKING:
     from runfacts.infrastructure.ledger import Ledger
@@ -79,7 +80,7 @@ class Supervision:
     ) -> None:
         """See ``Ledger.supervise``. ``held``: descriptors of what this process hosts itself (R8.5)."""
         settings = ledger.settings
-        self.owner = new_id()
+        self.owner = new_worker_id()
         """This incarnation of a worker, drawn anew for each (R7.3)."""
         self._actor = Actor(ActorType.SUPERVISOR, self.owner)
         self._ledger = ledger
@@ -101,6 +102,9 @@ class Supervision:
             [Part(duty.value, self._timed(duty, parts[duty])) for duty in Duty if duty in wanted & parts.keys()],
             self._diagnostics,
         )
+        # On PostgreSQL this machine's clocks decide nothing (R5.1).
+        database = ledger.database
+        self._wall = WallClockWatch(database.clock) if database.dialect == SQLITE else None
         self._runner = LifecycleRunner(
             self._run,
             pause_ms=lambda: interval_ms,
@@ -148,6 +152,9 @@ class Supervision:
             self._on_cycle(report)
 
     def _cycle(self, stopping: Stopping = lambda: False) -> SupervisorReport:
+        if self._wall is not None and (set_by_ms := self._wall.set_by_ms()):
+            words = f"by {set_by_ms} ms: leases are kept by the boot clock and do not change, waits and deadlines do"
+            self._diagnostics.tell(Diagnostic("clock", "WallClockSet", words, None))
         report = self._supervisor.cycle(stopping)
         for part, counters in report.counters.items():
             for counter, count in counters.items():
@@ -202,7 +209,8 @@ def dispatcher_of(ledger: Ledger, controllers: Controllers, owner: str, diagnost
         lease_ms=settings.cancel_lease_ms,
         page=settings.cancel_page,
         pages=settings.cancel_pages,
-        monotonic=time.monotonic,
+        # A lease goes on while the machine sleeps, and so does its holder's own deadline (R8.4).
+        monotonic=elapsed_s,
         on_error=lambda run_id, error: diagnostics.report(Duty.CANCELLATION.value, error, run_id),
         measures=ledger.measures,
     )

@@ -168,6 +168,8 @@ class Working:
         owned = self._own.stop(_AT_ONCE_MS if self._leaving else None)
         left_ms = max(_AT_ONCE_MS, drain_ms - int((time.monotonic() - began_s) * 1_000))
         supervised = self._supervision.stop(_AT_ONCE_MS if self._leaving else left_ms)
+        if free:
+            self._held.close()
         return free and owned and supervised
 
     def _take(self, stopping: Stopping) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from process_watch import DEADLINE_S, kill, state_of, wait_until
+from namespace_guests import guest_in
+from process_watch import kill, state_of, wait_until
 from runfacts.domain.cancellation.controllers import StopResult
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Unknown
@@ -29,8 +24,6 @@ from stop_scene import RecordingPidfds, StopScene, TimeIs
 UNVERIFIABLE = Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
 CONFLICTING = Evidence.unknown(Unknown.CONFLICTING_EVIDENCE)
 OTHER_BOOT = "00000000-0000-4000-8000-000000000000"
-NAMESPACE_GUEST = str(Path(__file__).with_name("namespace_guest.py"))
-ROOT = Path(__file__).parents[3]
 
 
 class Hiding(ProcFs):
@@ -205,57 +198,6 @@ def test_a_reboot_proves_nothing_where_the_boot_id_stands_in(
 ) -> None:
     provider = LocalEvidence(replace(named, source=MachineIdSource.BOOT_ID))
     assert look(provider, scene.asked(before, last_seen_at_ms=began_at_ms - 2_000)) == UNVERIFIABLE
-
-
-class Guest:
-    """A process in a PID namespace of its own, on the same boot and under the same machine id."""
-
-    def __init__(self, root: Path) -> None:
-        user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-        self.program = subprocess.Popen(
-            [
-                "unshare",
-                *user,
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                sys.executable,
-                NAMESPACE_GUEST,
-                root,
-            ],
-            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests/doubles'}"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def said(self) -> dict[str, str]:
-        """Give the next line that it says."""
-        assert self.program.stdout is not None
-        said: dict[str, str] = json.loads(self.program.stdout.readline())
-        return said
-
-    def asked(self, text: str) -> dict[str, str]:
-        """Ask it, and give its answer."""
-        assert self.program.stdin is not None
-        self.program.stdin.write(text + "\n")
-        self.program.stdin.flush()
-        return self.said()
-
-    def end(self) -> None:
-        """Let it end, and its namespace with it."""
-        self.program.communicate(timeout=DEADLINE_S)
-
-
-@contextmanager
-def guest_in(root: Path) -> Iterator[Guest]:
-    """Have a guest within the block."""
-    guest = Guest(root)
-    try:
-        yield guest
-    finally:
-        guest.end()
 
 
 def test_a_process_in_another_namespace_is_neither_gone_nor_stopped(scene: StopScene, pidfds: RecordingPidfds) -> None:

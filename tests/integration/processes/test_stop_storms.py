@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +19,20 @@ from runfacts.infrastructure.processes.pidfds import Pidfds, Sent
 from runfacts.infrastructure.processes.procfs import ProcFs
 from stop_scene import StopScene, TimeIs
 
+GOES_ON = """
+import os, select, signal, sys, time
+test = select.poll()
+test.register(os.pidfd_open(int(sys.argv[2])), select.POLLIN)
+def goes_on():
+    return os.path.exists(sys.argv[3]) and not test.poll(0)
+"""
+"""Nobody can be sure to find a group that hands itself over; so it ends by itself, with its file and with the tests."""
+
 FORKS_FOR_EVER = """
-import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 open(sys.argv[1], "w").write("ready\\n")
-while True:
+while goes_on():
     if os.fork() == 0:
         time.sleep(0.2)
         os._exit(0)
@@ -30,46 +40,68 @@ while True:
 """
 
 HANDS_OVER = """
-import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open(sys.argv[1], "w").write("ready\\n")
-while True:
+while goes_on():
     if os.fork():
         os._exit(0)
     time.sleep(0.002)
 """
 
 
-def storm(scene: StopScene, program: str) -> int:
-    """Start one and give its group."""
-    leader = scene.start("python3", "-I", "-S", "-c", program, str(scene.root / "storm"))
+@pytest.fixture
+def storm(tmp_path: Path) -> Iterator[Path]:
+    """The file with which every storm of the test ends. To be asked for last, so that it ends first."""
+    going_on = tmp_path / "goes on"
+    going_on.touch()
+    yield going_on
+    going_on.unlink()
+
+
+def program(text: str, storm: Path) -> tuple[str, ...]:
+    """Give the command of a storm."""
+    arguments = (str(storm.with_name("storm")), str(os.getpid()), str(storm))
+    return ("python3", "-I", "-S", "-c", GOES_ON + text, *arguments)
+
+
+def test_a_storm_that_nobody_finds_ends_with_its_file(scene: StopScene, storm: Path) -> None:
+    leader = scene.start(*program(HANDS_OVER, storm))
     scene.wait_until_ready("storm")
-    return leader.pid
+    group = os.pidfd_open(leader.pid)
+    try:
+        leader.wait()
+        assert Pidfds().ask(group, group=True) is Sent.ACCEPTED
+        storm.rename(storm.with_name("gone on"))
+        wait_until(lambda: Pidfds().ask(group, group=True) is Sent.GONE, "the storm is over")
+    finally:
+        storm.touch()
+        os.close(group)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("turn", range(3))
 def test_a_leader_that_forks_all_the_time_ends_with_all_of_its_children(
-    scene: StopScene, turn: int, *, by_group: bool
+    scene: StopScene, storm: Path, turn: int, *, by_group: bool
 ) -> None:
     del turn
-    group = storm(scene, FORKS_FOR_EVER)
-    handle = scene.handle(scene.children[0])
+    leader = scene.start(*program(FORKS_FOR_EVER, storm))
+    handle = scene.handle(leader)
+    scene.wait_until_ready("storm")
     controller = LocalController(scene.machine, grace_ms=100, group_signals=by_group)
     assert controller.stop(scene.target(handle), TimeIs()) == StopResult(
         DispatchResult.TERMINATION_REQUESTED, Escalation.KILL
     )
-    wait_until(lambda: ProcFs().living_members(group) == (), "the whole group is gone")
+    wait_until(lambda: ProcFs().living_members(leader.pid) == (), "the whole group is gone")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("turn", range(3))
 def test_a_group_that_hands_itself_over_from_child_to_child_is_never_said_to_have_exited(
-    scene: StopScene, turn: int, *, by_group: bool
+    scene: StopScene, storm: Path, turn: int, *, by_group: bool
 ) -> None:
     """A scan of /proc can miss a process that is born behind it; what is said must be true all the same."""
     del turn
-    leader = scene.start("python3", "-I", "-S", "-c", HANDS_OVER, str(scene.root / "storm"))
+    leader = scene.start(*program(HANDS_OVER, storm))
     handle = scene.handle(leader)
     scene.wait_until_ready("storm")
     controller = LocalController(scene.machine, grace_ms=50, group_signals=by_group)
@@ -88,10 +120,10 @@ def test_a_group_that_hands_itself_over_from_child_to_child_is_never_said_to_hav
 
 @pytest.mark.long
 @pytest.mark.parametrize("turn", range(5))
-def test_a_keeper_notices_a_group_that_hands_itself_over(bench: Bench, turn: int) -> None:
+def test_a_keeper_notices_a_group_that_hands_itself_over(bench: Bench, storm: Path, turn: int) -> None:
     """R6.5: what its receipt says of the group decides whether a cancelled run may end."""
     del turn
-    spec = bench.spec("python3", "-I", "-S", "-c", HANDS_OVER, str(bench.root / "storm"))
+    spec = bench.spec(*program(HANDS_OVER, storm))
     with bench.launcher.prepare(spec) as process:
         assert process.open_gate()
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
 from runfacts.domain.cancellation.results import DispatchResult
+from runfacts.domain.cancellation.terms import PageRefusal
 from runfacts.domain.measures import (
     CLAIMS,
     CYCLE_COUNTS,
@@ -54,7 +55,8 @@ def test_whatever_a_part_of_a_cycle_counts_has_a_name_among_the_labels() -> None
     assert CYCLE_DURATION.labels["part"] == CYCLE_COUNTS.labels["part"] == {duty.value for duty in Duty}
     receipts = {field.name for field in fields(CollectedReceipts)} - {"found"}
     dispatcher = {"taken_over", "out_of_time", "fenced", "error"} | set(ClaimAnswer) | set(DispatchResult)
-    assert CYCLE_COUNTS.labels["counter"] == receipts | dispatcher | {"seen", "claimed", "requested"}
+    pages = set(PageRefusal)
+    assert CYCLE_COUNTS.labels["counter"] == receipts | dispatcher | pages | {"seen", "claimed", "requested"}
 
 
 def test_a_settle_has_no_result_that_only_a_claim_or_a_verb_writes() -> None:

@@ -9,7 +9,7 @@ that the process is the recorded one, and never signals on a doubt. Users write 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
@@ -20,14 +20,17 @@ from runfacts.domain.payloads import Escalation
 
 @dataclass(frozen=True, slots=True)
 class StopTarget:
-    """What is to be stopped: a copy of what was recorded, and nothing that can be claimed with."""
+    """What is to be stopped: a copy of what was recorded, and nothing that can be claimed with.
+
+    Handle and number are not shown when it is printed: it may be in a log line (R3.6).
+    """
 
     run_id: str
     attempt_id: str
     executor_type: str
     scope: str
-    handle: str | None
-    pid: int | None
+    handle: str | None = field(repr=False)
+    pid: int | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def eligible_attempt(
     attempt = history.attempts.get(attempt_id)
     if attempt is None or not attempt.active or (attempt.executor_type, scope) not in served:
         return None
-    return attempt
+    # More than one, which the tables do not allow (R2.8): fail closed, nobody guesses which is meant (R9.1).
+    return attempt if sum(other.active for other in history.attempts.values()) == 1 else None
 
 
 def decide_claim(

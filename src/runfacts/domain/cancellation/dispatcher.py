@@ -22,6 +22,7 @@ from runfacts.domain.cancellation.controllers import Controllers, Monotonic, Out
 from runfacts.domain.cancellation.ports import CancellationDispatches
 from runfacts.domain.cancellation.results import SETTLED, DispatchResult
 from runfacts.domain.cancellation.terms import (
+    CandidatePage,
     Cursor,
     DispatchAlreadySettled,
     DispatchCandidate,
@@ -29,6 +30,7 @@ from runfacts.domain.cancellation.terms import (
     DispatchNotClaimed,
     DispatchSettled,
     HoldersDeadline,
+    PageRefusal,
 )
 from runfacts.domain.errors import InvalidSetting
 from runfacts.domain.measures import NO_MEASURES, REQUEST_TO_SIGNAL, Measures
@@ -47,12 +49,13 @@ class CycleReport:
     counts: Counter[str] = field(default_factory=Counter)
     """Answers of claims and results of settles, by name; ``error`` counts candidates that failed."""
     round_ended: bool = False
-    refused: str | None = None
-    """Why the cycle ended early: ``cursor_not_advancing``."""
+    refused: PageRefusal | None = None
+    """Why the cycle ended early."""
 
     def as_dict(self) -> dict[str, int]:
-        """Give all counters by name."""
-        return {"seen": self.seen, "claimed": self.claimed, **dict(sorted(self.counts.items()))}
+        """Give all counters by name; a page that was refused is one of them."""
+        counts = self.counts if self.refused is None else self.counts + Counter([self.refused.value])
+        return {"seen": self.seen, "claimed": self.claimed, **dict(sorted(counts.items()))}
 
 
 ErrorReport = Callable[[str, BaseException], None]
@@ -103,9 +106,9 @@ class Dispatcher:
             page, self._cutoff_ms = self._dispatches.due_dispatches(
                 served, cutoff_ms=self._cutoff_ms, after=self._after, limit=self._page
             )
-            if page.next is not None and self._after is not None and not _advances(self._after, page.next):
+            report.refused = _refusal(page, self._after, self._page)
+            if report.refused is not None:
                 self._begin_round()
-                report.refused = "cursor_not_advancing"
                 return report
             for candidate in page.items:
                 if stopping():
@@ -185,5 +188,11 @@ class Dispatcher:
         return outcome
 
 
-def _advances(before: Cursor, after: Cursor) -> bool:
-    return (after.due_at_ms, after.run_id) > (before.due_at_ms, before.run_id)
+def _refusal(page: CandidatePage, after: Cursor | None, limit: int) -> PageRefusal | None:
+    """Say what is wrong with a page, if anything is (R9.1)."""
+    if len(page.items) > limit:
+        return PageRefusal.PAGE_OVERFLOW
+    if page.next is None or after is None:
+        return None
+    advances = (page.next.due_at_ms, page.next.run_id) > (after.due_at_ms, after.run_id)
+    return None if advances else PageRefusal.CURSOR_NOT_ADVANCING

@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """That something failed, in few words and without what may be secret."""
+    """That something failed, or is to be known, in few words and without what may be secret."""
 
     part: str
     """The part of the cycle; ``cycle`` for the cycle itself."""
@@ -65,8 +65,12 @@ class Diagnostics:
 
     def report(self, part: str, error: BaseException, run_id: str | None = None) -> None:
         """Tell of one failure."""
+        self.tell(Diagnostic.of(part, error, run_id))
+
+    def tell(self, diagnostic: Diagnostic) -> None:
+        """Tell of what is to be known."""
         try:
-            self._tell(Diagnostic.of(part, error, run_id))
+            self._tell(diagnostic)
         except Exception:  # noqa: BLE001 - nobody is left to be told (R9.3)
             self.untold += 1
 

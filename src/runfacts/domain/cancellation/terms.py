@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from runfacts.domain.cancellation.controllers import Monotonic, StopTarget
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
@@ -125,6 +126,15 @@ class Cursor:
 
     due_at_ms: int
     run_id: str
+
+
+class PageRefusal(StrEnum):
+    """Why a cycle takes no more pages: its source would starve some, or flood the worker (R9.1)."""
+
+    CURSOR_NOT_ADVANCING = "cursor_not_advancing"
+    """The next page would begin where this one did, or before."""
+    PAGE_OVERFLOW = "page_overflow"
+    """The page has more rows than were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

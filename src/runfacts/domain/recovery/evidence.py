@@ -8,7 +8,7 @@ worker that is offline are never by themselves "not running".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -60,7 +60,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTarget:
-    """What is asked about: a frozen copy, never the claim (R11.3)."""
+    """What is asked about: a frozen copy, never the claim (R11.3).
+
+    Handle and number are not shown when it is printed: it may be in a log line (R3.6).
+    """
 
     run_id: str
     attempt_id: str
@@ -68,8 +71,8 @@ class EvidenceTarget:
     executor_type: str
     scope: str
     worker_id: str | None
-    handle: str | None
-    pid: int | None
+    handle: str | None = field(repr=False)
+    pid: int | None = field(repr=False)
     lease_expires_at_ms: int
     last_seen_at_ms: int | None = None
     """When the handle was recorded or the lease last renewed, the later; without it ``lease_expires_at_ms`` counts."""

@@ -202,7 +202,7 @@ class AttemptCommands(LedgerCore):
                 (Change(START_EXECUTION, paths | key),),
             )
 
-        return self._commands.run(call, Command(decide, _never, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def renew(self, claim: AttemptClaim, *, lease_ms: int | None = None) -> Renewed | RenewalRefused:
         """Make the execution lease last ``lease_ms`` from now, also where it had expired (R10.3).
@@ -281,8 +281,3 @@ def _deadline(history: History, now_ms: int, timeout_ms: int | None) -> int | No
 def _not_claimable_again(history: History) -> Claimed | NotClaimable:
     """Answer a repeated claim: its token existed once, in the memory of whoever claimed."""
     return NotClaimable(history.run_id, history.run.status, Refusal.REPEATED)
-
-
-def _never(history: History) -> Started | StartRefused:
-    msg = f"the start barrier of run {history.run_id} takes no dedupe key"
-    raise LookupError(msg)

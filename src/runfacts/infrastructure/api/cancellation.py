@@ -39,7 +39,14 @@ from runfacts.domain.cancellation.terms import (
     DispatchSettled,
 )
 from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import Conflict, DedupeConflict, InvalidValue, NotAllowed, RunNotFound
+from runfacts.domain.errors import (
+    Conflict,
+    DatabaseCorrupt,
+    DedupeConflict,
+    InvalidValue,
+    NotAllowed,
+    RunNotFound,
+)
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import Draft, History
 from runfacts.domain.ids import canonical_id
@@ -144,17 +151,21 @@ class Cancellation(LedgerCore):
         Deadlines are judged by the database's time (R5.1); on SQLite by the wall clock, which is what they were given
         in.
         """
+        limit = self._within("fact_page", limit)
         with self._database.reading() as reading:
-            passed = read_passed(reading, self._within("fact_page", limit))
+            passed = read_passed(reading, limit, self._overdue_from_ms)
         requested = 0
         for run_id in passed:
             try:
                 answer = self.request_cancellation(run_id, actor=actor, kind=IntentKind.TIMEOUT)
-            except (Conflict, NotAllowed) as error:
-                # One Run that nobody here may stop must not keep the others running.
+            except (Conflict, NotAllowed, DatabaseCorrupt) as error:
+                # One Run that nobody here may stop, or that is damaged, must not keep the others running.
                 log.warning("run %s is over its time and is not asked to stop: %s", run_id, error)
                 continue
             requested += isinstance(answer, CancelRequested)
+        # Nor may a page full of them: the next call goes on behind it, and begins anew after the last page.
+        behind_ms = max((*passed.values(), self._overdue_from_ms + 1))
+        self._overdue_from_ms = behind_ms if len(passed) == limit else 0
         return requested
 
     def due_dispatches(
@@ -230,7 +241,7 @@ class Cancellation(LedgerCore):
             return Plan(lambda _, __: claim, _taken_over(decision, claim), (change,))
 
         try:
-            answer = self._commands.run(call, Command(decide, _no_claim_again, lambda _: False))
+            answer = self._commands.run(call, Command(decide))
         except RunNotFound:
             answer = DispatchNotClaimed(call.run_id, ClaimAnswer.NOT_ELIGIBLE)
         self._measures.record(CLAIMS, answer=_word(answer))
@@ -286,7 +297,7 @@ class Cancellation(LedgerCore):
             changes = (change, self._look_for_the_end(row, moment.now_ms)) if finished else (change,)
             return Plan(lambda _, __: settled, (draft,), changes)
 
-        answer = self._commands.run(call, Command(decide, _no_settle_again, lambda _: False))
+        answer = self._commands.run(call, Command(decide))
         if isinstance(answer, DispatchFenced):
             self._count_refused("dispatch_term", attempt_id)
         elif isinstance(answer, DispatchSettled):
@@ -377,13 +388,3 @@ def _of_a_request(fact: Fact) -> bool:
 def _intent_at(history: History) -> int:
     intent = history.run.intent
     return 0 if intent is None else intent.requested_at_ms
-
-
-def _no_claim_again(history: History) -> ClaimOfDispatch:
-    msg = f"a claim of the dispatch of run {history.run_id} takes no dedupe key"
-    raise LookupError(msg)
-
-
-def _no_settle_again(history: History) -> SettleAnswer:
-    msg = f"a settle of the dispatch of run {history.run_id} knows itself by its own key"
-    raise LookupError(msg)

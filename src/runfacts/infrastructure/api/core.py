@@ -48,6 +48,8 @@ class LedgerCore:
         self._ordered = OrderedReader(database)
         # Somebody waits for each of these: none is left out because there was one just before (R9.4).
         self._cancellations = database.wakeups(CANCELLATIONS)
+        # Where the page of overdue Runs begins that is looked at next (R10.4).
+        self._overdue_from_ms = 0
         self._refused: Counter[str] = Counter()
         self._refused_lock = Lock()
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Never
-
 from runfacts.domain.errors import DedupeConflict, InvalidValue
 from runfacts.domain.facts import Fact
-from runfacts.domain.history import History
 from runfacts.domain.texts import REASON_MAX, bounded
 
 
@@ -22,9 +19,3 @@ def require_same(recorded: Fact, run_id: str, reason: dict[str, str | int], **ot
     said = recorded.payload.model_dump(exclude_none=True)
     if any(said.get(name) != value for name, value in {**reason, **others}.items()):
         raise DedupeConflict(run_id, recorded.dedupe_key or "")
-
-
-def no_key(history: History) -> Never:
-    """Say that nobody gives a verb a dedupe key."""
-    msg = f"a verb on run {history.run_id} knows itself by its own key"
-    raise LookupError(msg)

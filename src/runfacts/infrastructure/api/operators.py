@@ -31,10 +31,11 @@ from runfacts.domain.payloads import (
     RunCancelDispatchRearmed,
     RunStopConfirmed,
 )
-from runfacts.domain.recovery.evidence import EvidenceProvider, EvidenceTarget, Liveness
+from runfacts.domain.recovery.evidence import Evidence, EvidenceProvider, EvidenceTarget
 from runfacts.domain.views import ExecutionView, Page
 from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
-from runfacts.infrastructure.api.operator_verbs import no_key, reason_of, require_same
+from runfacts.infrastructure.api.core import log
+from runfacts.infrastructure.api.operator_verbs import reason_of, require_same
 from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -102,7 +103,7 @@ class Operators(Reads):
             changes = (change, *_confirmed_later(moment, row))
             return Plan(lambda _, __: answer, (Draft(payload, row.attempt_id, key),), changes)
 
-        return self._commands.run(call, Command(decide, no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def abandon(self, run_id: str, *, actor: Actor, because: str, version: int) -> Abandoned:
         """End the delivery of a Run's cancellation: no more signals, out of the queue (R13.2).
@@ -119,13 +120,14 @@ class Operators(Reads):
             if recorded is not None:
                 require_same(recorded, call.run_id, reason)
                 return Plan(lambda _, __: Abandoned(call.run_id, version + 1))
+            decisions.require_runtime(history)
             place, change = _abandoned(moment, history, version)
             payload = RunCancelDispatchAbandoned.model_validate({"attempt_id": place.attempt_id} | reason)
             answer = Abandoned(history.run_id, version + 1)
             changes = (change, self._look_for_the_end(place, moment.now_ms))
             return Plan(lambda _, __: answer, (Draft(payload, place.attempt_id, key),), changes)
 
-        return self._commands.run(call, Command(decide, no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def confirm_stopped(
         self,
@@ -141,7 +143,11 @@ class Operators(Reads):
 
         ``version`` is the Run's. The ``provider`` of the executor type, if there is one, is asked first, outside of
         any transaction; if it says that the process runs, the verb is refused (``StillRunning``) unless ``force``
-        says so, which is recorded. The Run is listed by ``unproven`` from then on.
+        says so, which is recorded. One that fails could not be asked, and refuses nothing (R11.3). The Run is listed
+        by ``unproven`` from then on.
+
+        Raises ``RunVersionConflict``, ``VerbRefused`` and, where the verb is recorded for this version with another
+        reason, ``DedupeConflict``.
         """
         reason = reason_of(because)
         call = self._call(run_id, actor)
@@ -171,7 +177,7 @@ class Operators(Reads):
                 changes.append(Change(CLOSE_EXECUTION, {"key_attempt_id": attempt.id} | closing(moment, history)))
             return Plan(_confirmed, drafts, tuple(changes))
 
-        return self._commands.run(call, Command(decide, no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def _seems_to_run(self, run_id: str, provider: EvidenceProvider) -> bool:
         """Ask the provider about the Run's active Attempt, if it is of its executor type."""
@@ -179,8 +185,12 @@ class Operators(Reads):
         if attempt is None or attempt.executor_type != provider.executor_type:
             return False
         target = _evidence_target(self.execution(attempt.attempt_id))
-        answer = provider.inspect(target, timeout_ms=self._settings.evidence_timeout_ms, cancelled=Event())
-        return answer.liveness is Liveness.RUNNING
+        try:
+            answer = provider.inspect(target, timeout_ms=self._settings.evidence_timeout_ms, cancelled=Event())
+        except Exception as error:  # noqa: BLE001 - the embedder's; who fails knows nothing (R11.3), and only running refuses
+            log.warning("run %s: who looks for its process failed: %s", run_id, type(error).__name__)
+            return False
+        return answer == Evidence.running()
 
 
 def _evidence_target(execution: ExecutionView) -> EvidenceTarget:

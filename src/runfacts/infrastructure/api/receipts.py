@@ -15,7 +15,7 @@ from runfacts.infrastructure.api.reads import Reads
 from runfacts.infrastructure.api.reports import Reports
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.database.engines import sqlite_path
-from runfacts.infrastructure.tokens import new_id
+from runfacts.infrastructure.tokens import new_worker_id
 
 if TYPE_CHECKING:
     from runfacts.domain.recovery.evidence import EvidenceProvider
@@ -40,7 +40,7 @@ class Receipts(AttemptCommands, Reports, Reads):
             self,
             machine=machine,
             places=self.places(),
-            actor=actor or Actor.worker(new_id()),
+            actor=actor or Actor.worker(new_worker_id()),
             steps=self._database.steps,
         )
 

@@ -10,7 +10,7 @@ holder settles it afterwards, and a crash in between leaves a term that expires 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Never
+from typing import Final
 
 from sqlalchemy import bindparam, update
 
@@ -140,7 +140,7 @@ class RecoveryApply(LedgerCore):
                 changes,
             )
 
-        answer = self._commands.run(call, Command(decide, no_key, lambda _: False, fence=self._fence(claim)))
+        answer = self._commands.run(call, Command(decide, fence=self._fence(claim)))
         if isinstance(answer, RecoveryFenced):
             self._count_refused(FENCE_COUNTER, claim.attempt_id or claim.run_id)
         return answer
@@ -154,12 +154,6 @@ class RecoveryApply(LedgerCore):
             return None if held else RecoveryFenced(claim.key)
 
         return fence
-
-
-def no_key(history: History) -> Never:
-    """Refuse a dedupe key: what recovery records knows itself by its own."""
-    msg = f"recovery of run {history.run_id} takes no dedupe key"
-    raise LookupError(msg)
 
 
 def _closed(moment: Moment, history: History, snapshot: Snapshot) -> tuple[Change, ...]:

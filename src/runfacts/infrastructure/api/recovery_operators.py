@@ -27,7 +27,7 @@ from runfacts.domain.recovery.operators import (
     release_key,
 )
 from runfacts.domain.views import Page
-from runfacts.infrastructure.api.operator_verbs import no_key, reason_of, require_same
+from runfacts.infrastructure.api.operator_verbs import reason_of, require_same
 from runfacts.infrastructure.api.operators import Operators
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
@@ -80,7 +80,7 @@ class RecoveryOperators(Operators):
             answer = Released(history.run_id, item.purpose, version + 1)
             return Plan(lambda _, __: answer, (draft,), recovery_verbs.released(row, moment.now_ms))
 
-        return self._commands.run(call, Command(decide, no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def attest_not_running(
         self,
@@ -129,7 +129,7 @@ class RecoveryOperators(Operators):
             answer = AttestedLost(history.run_id, attempt_id, RunStatus.LOST, version + 1)
             return Plan(lambda _, __: answer, (first, *drafts), changes)
 
-        return self._commands.run(call, Command(decide, no_key, lambda _: False))
+        return self._commands.run(call, Command(decide))
 
     def _waits_for_a_person(self, moment: Moment, item: RecoveryKey, row: StoredRecovery | None) -> bool:
         """Whether a recovery is an operator's item: no program can decide it, or none has come for so long (R8.2)."""

@@ -32,7 +32,7 @@ from runfacts.domain.recovery.claims import (
     SettleRecoveryAnswer,
     SweepReport,
 )
-from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply, no_key
+from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.transactions import Reading, Transaction, hit_one
@@ -205,7 +205,7 @@ class RecoverySettle(RecoveryApply):
             answer = RecoverySettled(claim.key, ClaimState.MANUAL, claim.version + 1)
             return Plan(lambda _, __: answer, _manual(history, claim, reason, target), tuple(changes))
 
-        command = Command(decide, no_key, lambda _: False, fence=self._fence(claim))
+        command = Command(decide, fence=self._fence(claim))
         return self._commands.run(call, command)
 
     def _end(

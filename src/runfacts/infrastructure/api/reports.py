@@ -273,7 +273,7 @@ class Reports(LedgerCore):
             said = frozenset() if attempt is None or sequence is not None else attempt.late_reports
             return plan(moment, history, _Report(attempt_id, execution, number, said))
 
-        command: Command[Answer | Repeated] = Command(decide, _no_key, lambda _: False)
+        command: Command[Answer | Repeated] = Command(decide)
         return self._commands.run(call, command)
 
 
@@ -325,8 +325,3 @@ def _reported_before(attempt: Attempt | None, outcome: Outcome) -> bool:
         outcome.exit_code,
         outcome.signal,
     )
-
-
-def _no_key(history: History) -> Repeated:
-    msg = f"a report on run {history.run_id} has its sequence and takes no dedupe key"
-    raise LookupError(msg)

@@ -43,7 +43,7 @@ from runfacts.infrastructure.processes.held import HeldPidfds
 from runfacts.infrastructure.processes.host import LocalHost
 from runfacts.infrastructure.processes.hosted import Command
 from runfacts.infrastructure.supervision import own_runs_of
-from runfacts.infrastructure.tokens import new_id
+from runfacts.infrastructure.tokens import new_worker_id
 
 _LEAVE_WITHIN_MS: Final = 1_000
 
@@ -79,7 +79,7 @@ def command(invocation: Invocation, *, options: RunOptions, stdin: bool, argumen
     with invocation.ledger() as ledger, log_held_back(debug=invocation.debug) as show_log:
         ledger.machine()
         ledger.places().make()
-        worker_id, held = new_id(), HeldPidfds()
+        worker_id, held = new_worker_id(), HeldPidfds()
         own = own_runs_of(ledger, held, worker_id=worker_id)
         collected = ledger.collect_receipts()
         with Interruption() as interruption:

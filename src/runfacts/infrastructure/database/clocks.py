@@ -13,13 +13,17 @@ looked at.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from runfacts.domain.errors import DatabaseUnreachable, UnsupportedPlatform
 from runfacts.infrastructure.processes.procfs import ProcFs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+
+_SET_MS: Final = 1_000
+"""No ordinary correction moves a clock that far at once."""
 
 
 class Clock(Protocol):
@@ -67,6 +71,32 @@ class SystemClock:
             refuse_time_offset(self._procfs)
             self._boot_id = self._procfs.boot_id()
         return self._boot_id
+
+
+class WallClockWatch:
+    """Notices that the wall clock was set while this process runs, by the boot clock beside it (R5.2)."""
+
+    def __init__(self, clock: Clock) -> None:
+        """Look at ``clock`` for the first time."""
+        self._clock = clock
+        self._boot_id = clock.boot_id()
+        self._began_at_ms = self._look()
+
+    def set_by_ms(self) -> int:
+        """Give by how much it was set since the last look, 0 where that may as well be its ordinary drift."""
+        before_ms, self._began_at_ms = self._began_at_ms, self._look()
+        moved_ms = self._began_at_ms - before_ms
+        before, self._boot_id = self._boot_id, self._clock.boot_id()
+        return moved_ms if abs(moved_ms) >= _SET_MS and before == self._boot_id else 0
+
+    def _look(self) -> int:
+        """When this boot began, as the wall clock has it."""
+        return self._clock.wall_ms() - self._clock.boot_ms()
+
+
+def elapsed_s() -> float:
+    """Give the seconds of a clock that only goes forward, and goes on while the machine sleeps where it has such."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def refuse_time_offset(procfs: ProcFs) -> None:

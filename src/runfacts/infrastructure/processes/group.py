@@ -21,4 +21,8 @@ def group_is_gone(recorded: str | None, machine: MachineIdentity, procfs: ProcFs
         handle = ProcessHandle.decode(recorded)
     except InvalidHandle:
         return False
-    return Lookout(machine, procfs).see(handle, attempt_id=None) is Sight.GONE
+    try:
+        return Lookout(machine, procfs).see(handle, attempt_id=None) is Sight.GONE
+    except OSError:
+        # Nothing can be looked at just now, for want of descriptors or memory.
+        return False

@@ -11,9 +11,9 @@ from runfacts.domain.outcomes import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run. The environment is not shown when it is printed."""
+    """What to run. Neither command nor environment is shown when it is printed: either may hold secrets."""
 
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = field(repr=False)
     cwd: str | None = None
     """The working directory; the host's own when left out."""
     env: Mapping[str, str] | None = field(default=None, repr=False)

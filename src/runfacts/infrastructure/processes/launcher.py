@@ -47,7 +47,7 @@ class LaunchSpec:
 
     run_id: str
     attempt_id: str
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = field(repr=False)
     directory: str
     files: AttemptFiles
     callback_sequence: int

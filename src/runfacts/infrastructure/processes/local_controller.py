@@ -141,6 +141,8 @@ class _Shot:
     accepted: bool = False
     refused: bool = False
     unproven: bool = False
+    missed: bool = False
+    """Whether somebody who was seen did not get it: there was no time, or there are more than can be held."""
 
     @property
     def failure(self) -> DispatchResult | None:
@@ -216,11 +218,14 @@ class _Stopping:
         escalation = Escalation.KILL if shot.accepted else Escalation.TERM
         if shot.failure is not None:
             return StopResult(shot.failure, escalation)
-        # A group takes a signal when one of it does; whoever was not permitted to get it is still there.
-        if not self._ends_within(AFTER_KILL_MS) and any(
-            self._pidfds.ask(member.pidfd) is Sent.NOT_PERMITTED for member in self._members.look()
-        ):
-            return StopResult(DispatchResult.NOT_PERMITTED, escalation)
+        if not self._ends_within(AFTER_KILL_MS):
+            members = self._members.look()
+            # A group takes a signal when one of it does; whoever was not permitted to get it is still there.
+            if any(self._pidfds.ask(member.pidfd) is Sent.NOT_PERMITTED for member in members):
+                return StopResult(DispatchResult.NOT_PERMITTED, escalation)
+            if shot.missed:
+                # Another try goes on with who is left.
+                return StopResult(DispatchResult.DISPATCH_ERROR, escalation)
         return StopResult(DispatchResult.TERMINATION_REQUESTED, escalation)
 
     def _prove(self) -> _Aim | DispatchResult:
@@ -247,7 +252,7 @@ class _Stopping:
             return DispatchResult.ALREADY_EXITED
         members = self._members.look()
         for _ in range(_UNPROVEN_LOOKS):
-            if all(member.ours for member in members):
+            if self._all_ours(members):
                 break
             # One that is just becoming another program shows no environment for a moment.
             self._pidfds.wait_for_an_end((member.pidfd for member in members), _UNPROVEN_WAIT_MS)
@@ -261,11 +266,14 @@ class _Stopping:
         by_group = self._pidfd if self._by_group else None
         if self._is_held and by_group is not None:
             return _Aim(by_group)
-        if all(member.ours for member in members):
+        if self._all_ours(members):
             return _Aim(by_group, members)
         if self._is_gone():
             return DispatchResult.ALREADY_EXITED
         return DispatchResult.GROUP_SURVIVORS
+
+    def _all_ours(self, members: tuple[Member, ...]) -> bool:
+        return self._members.rest_is_ours and all(member.ours for member in members)
 
     def _leader(self) -> Leader:
         if self._pidfd is None:
@@ -294,13 +302,14 @@ class _Stopping:
         while True:
             new = [member for member in members if member not in sent_to]
             if not new or (sent_to and self._controller.monotonic() > deadline):
+                shot.missed = bool(new) or self._members.too_many
                 break
             for member in new:
                 self._require_time(wanted_ms)
                 sent_to.add(member)
                 self._note(shot, self._pidfds.send(member.pidfd, number))
             members = self._members.look()
-            all_proven = all(member.ours or member in sent_to for member in members)
+            all_proven = self._members.rest_is_ours and all(member.ours or member in sent_to for member in members)
             if not all_proven and not (aim.leader_lives and self._leader() in {Leader.ALIVE, Leader.ZOMBIE}):
                 shot.unproven = not self._is_gone()
                 break

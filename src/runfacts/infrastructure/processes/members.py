@@ -9,6 +9,9 @@ them born behind the scan and dead before the next. But a parent that is found d
 numbers are higher than its own. So after the scan every number that was given out meanwhile is looked at, upwards,
 until no more are given out: whoever lives then has been seen.
 
+A group may have more members than this process can have descriptors. Those above ``HELD_MAX`` are looked at in the same
+way and not held.
+
 A member is *ours* when its environment has the attempt's cookie. Once proven this stays true: the descriptor names the
 same process. What has just been forked or is about to become another program may have no environment for a moment.
 """
@@ -16,6 +19,7 @@ same process. What has just been forked or is about to become another program ma
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -23,6 +27,9 @@ from typing import Final, Self
 from runfacts.infrastructure.processes.launcher import COOKIE_ATTEMPT
 from runfacts.infrastructure.processes.pidfds import Pidfds, number_in
 from runfacts.infrastructure.processes.procfs import ProcFs
+
+HELD_MAX: Final = 512
+"""How many members are held at once; a process commonly has 1,024 descriptors, for everything."""
 
 _SCANS_FOR_ALL: Final = 3
 """How often a group is scanned that is never without somebody new; whoever signals it looks again anyway."""
@@ -52,6 +59,10 @@ class GroupMembers:
         self._known: dict[int, Member] = {}
         self.nobody_is_proven = False
         """Whether the last look proved that no member lives."""
+        self.too_many = False
+        """Whether more members were seen at the last look than can be held; these were proven and let go of."""
+        self.rest_is_ours = True
+        """Whether all of those that are not held were proven ours."""
 
     def look(self) -> tuple[Member, ...]:
         """Give the members that have not ended, the leader first, as far as they can be seen.
@@ -90,22 +101,32 @@ class GroupMembers:
     def _scan(self) -> bool:
         """Look at all processes once; tell whether a member was new."""
         found: dict[int, Member] = {}
-        anything_new = False
-        for pid in self._procfs.pids():
-            if not self._lives_in_group(pid):
-                continue
-            member = self._known.get(pid)
-            if member is None or self._pidfds.has_ended(member.pidfd):
-                member = self._meet(pid)
-                anything_new = anything_new or member is not None
-            elif not member.ours:
-                member.ours = self._has_cookie(member.pid, member.pidfd)
-            if member is not None:
-                found[pid] = member
-        for pid, member in self._known.items():
-            if found.get(pid) is not member:
-                os.close(member.pidfd)
-        self._known = found
+        anything_new = self.too_many = False
+        self.rest_is_ours = True
+        held = len(self._known)
+        try:
+            for pid in self._procfs.pids():
+                if not self._lives_in_group(pid):
+                    continue
+                member = self._known.get(pid)
+                if member is None or self._pidfds.has_ended(member.pidfd):
+                    member = self._meet(pid)
+                    if member is not None and held >= HELD_MAX:
+                        self.too_many, self.rest_is_ours = True, self.rest_is_ours and member.ours
+                        os.close(member.pidfd)
+                        continue
+                    held += member is not None
+                    anything_new = anything_new or member is not None
+                elif not member.ours:
+                    member.ours = self._has_cookie(member.pid, member.pidfd)
+                if member is not None:
+                    found[pid] = member
+        finally:
+            # Also where the look failed: nothing stays open that nobody knows.
+            for pid, member in self._known.items():
+                if found.get(pid) is not member:
+                    os.close(member.pidfd)
+            self._known = found
         return anything_new
 
     def _nobody_was_born(self, since: int | None) -> bool:
@@ -130,10 +151,17 @@ class GroupMembers:
         pidfd = self._pidfds.open(pid)
         if pidfd is None:
             return None
-        # The group again, now of the process that is held.
-        if self._lives_in_group(pid) and number_in(self._procfs, pidfd) == pid and not self._pidfds.has_ended(pidfd):
-            return Member(pid, pidfd, self._has_cookie(pid, pidfd))
-        os.close(pidfd)
+        with ExitStack() as undo:
+            undo.callback(os.close, pidfd)
+            # The group again, now of the process that is held.
+            if (
+                self._lives_in_group(pid)
+                and number_in(self._procfs, pidfd) == pid
+                and not self._pidfds.has_ended(pidfd)
+            ):
+                member = Member(pid, pidfd, self._has_cookie(pid, pidfd))
+                undo.pop_all()
+                return member
         return None
 
     def _lives_in_group(self, pid: int) -> bool:

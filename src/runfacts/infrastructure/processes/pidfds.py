@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
-from runfacts.infrastructure.processes.procfs import ProcFs
+from runfacts.infrastructure.processes.procfs import ProcFs, raise_want
 
 GROUP_SIGNAL: Final = 1 << 2
 """The flag of ``pidfd_send_signal`` that reaches the process's whole group (Linux 6.9 and later)."""
@@ -107,7 +107,8 @@ def number_in(procfs: ProcFs, pidfd: int) -> int | None:
     """
     try:
         text = (procfs.root / "self/fdinfo" / str(pidfd)).read_bytes()
-    except OSError:
+    except OSError as error:
+        raise_want(error)
         return None
     for line in text.splitlines():
         name, _, value = line.partition(b":")

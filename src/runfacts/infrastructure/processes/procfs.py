@@ -6,12 +6,14 @@ procfs: in a container anything can be mounted over ``/proc`` or over a single f
 And ``stat`` is cut after the *last* closing parenthesis, in bytes, because a process chooses its own name and may put
 parentheses, blanks and newlines into it (R8.2).
 
-"Not there" is an answer here (``None``), never a proof: with ``hidepid`` other users' processes are invisible.
+"Not there" is an answer here (``None``), never a proof: with ``hidepid`` other users' processes are invisible. That no
+descriptor or memory is left to look with is no answer at all, and goes up as ``OSError``.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import sys
@@ -29,6 +31,7 @@ INITIAL_PID_NAMESPACE: Final = 4026531836
 DEAD_STATES: Final = frozenset("ZXx")
 """States of a process that has ended: a zombie waits for its parent only."""
 
+_WANT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _BOOT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATFS_BYTES: Final = 512  # the structure has 120 bytes on 64-bit Linux; room for every other layout
 
@@ -76,8 +79,15 @@ def require_linux(what: str) -> None:
         raise UnsupportedPlatform(what)
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except OSError:
+    except OSError as error:
+        raise_want(error)
         raise UnsupportedPlatform(f"{what} with pidfds (kernel 5.4 or later)") from None
+
+
+def raise_want(error: OSError) -> None:
+    """Raise the error again where it says that this process cannot look just now, and nothing about what is there."""
+    if error.errno in _WANT:
+        raise error
 
 
 def file_system_magic(descriptor: int) -> int:
@@ -112,7 +122,8 @@ class ProcFs:
         path = self.root / "sys/kernel/random/boot_id"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            raise_want(error)
             raise UnsupportedPlatform("reading the boot id from procfs") from None
         try:
             if file_system_magic(descriptor) != PROC_SUPER_MAGIC:
@@ -154,7 +165,8 @@ class ProcFs:
             tasks = self.root / str(pid) / "task"
             try:
                 names = os.listdir(tasks)
-            except OSError:
+            except OSError as error:
+                raise_want(error)
                 names = []
             content = next(filter(None, (self._environ(tasks / name) for name in names)), b"")
         return frozenset(content.split(b"\0"))
@@ -172,7 +184,8 @@ class ProcFs:
         """
         try:
             descriptor = os.open(self.root / "loadavg", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            raise_want(error)
             return None
         try:
             # Containers like to mount a file of their own over this one.
@@ -194,13 +207,15 @@ class ProcFs:
     def _environ(self, directory: Path) -> bytes:
         try:
             return (directory / "environ").read_bytes()
-        except OSError:  # gone, a zombie, or another user's
+        except OSError as error:  # gone, a zombie, or another user's
+            raise_want(error)
             return b""
 
     def _is_procfs(self, path: Path, flags: int) -> bool:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-        except OSError:
+        except OSError as error:
+            raise_want(error)
             return False
         try:
             return file_system_magic(descriptor) == PROC_SUPER_MAGIC

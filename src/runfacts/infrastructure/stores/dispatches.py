@@ -22,7 +22,7 @@ from runfacts.infrastructure.database.cancellation_tables import cancellation_di
 from runfacts.infrastructure.database.dialects import SQLITE, constant
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import executions
-from runfacts.infrastructure.database.transactions import Change, Reading
+from runfacts.infrastructure.database.transactions import Change, Reading, Row
 from runfacts.infrastructure.stores.executions import LeaseTimes
 
 _NO_LEASE: Final = {
@@ -131,6 +131,19 @@ class StoredDispatch:
 
     def times(self, reading: Reading, now_ms: int) -> Times:
         """Judge the row's times (R5.3)."""
+        worth = self._worth(reading, now_ms)
+        if worth is Times.DUE and self._ahead_of(now_ms):
+            # A clock that stepped back, or somebody who wrote this after ``now_ms`` had been read: the longest lease
+            # would be beyond its bound then, and must not be taken over.
+            return self._worth(reading, reading.now_ms())
+        return worth
+
+    def _ahead_of(self, now_ms: int) -> bool:
+        row = self.dispatch
+        until_ms = row.lease_expires_at_ms if row.status is DispatchStatus.LEASED else row.next_attempt_at_ms
+        return until_ms is not None and now_ms < until_ms
+
+    def _worth(self, reading: Reading, now_ms: int) -> Times:
         row = self.dispatch
         if row.status is DispatchStatus.LEASED and row.lease_expires_at_ms is not None:
             _, _, bound_ms = Settings.bounds()["cancel_lease_ms"]
@@ -152,8 +165,11 @@ class StoredDispatch:
 def read_dispatch(reading: Reading, run_id: str) -> StoredDispatch | None:
     """Give a Run's dispatch; None where there is none."""
     row = reading.row(SELECT_DISPATCH, {"run_id": run_id})
-    if row is None:
-        return None
+    return None if row is None else stored_dispatch(row)
+
+
+def stored_dispatch(row: Row) -> StoredDispatch:
+    """Make a dispatch of a row that has all of the table's columns, in their order."""
     found = dict(zip(_NAMES, row, strict=True))
     boot_id, boot_ms = found.pop("lease_boot_id"), found.pop("lease_expires_boot_ms")
     found["status"] = DispatchStatus(found["status"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
-from sqlalchemy import and_, bindparam, case, literal_column, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, case, literal_column, or_, select
 
 from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedDispatch, UnprovenStop
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
@@ -24,6 +24,14 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempts, facts, runs
 from runfacts.infrastructure.database.transactions import Reading
 
+Queued = TypeVar("Queued", BlockedDispatch, UnprovenStop)
+
+
+def _behind(at_ms: ColumnElement[int], run_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Say what comes after a page's last item."""
+    return or_(at_ms > bindparam("after_ms"), and_(at_ms == bindparam("after_ms"), run_id > bindparam("after_id")))
+
+
 _DISPATCH: Final = (table.c.run_id, table.c.attempt_id, table.c.last_result, table.c.updated_at_ms, table.c.version)
 
 SELECT_BLOCKED: Final = Statement(
@@ -35,10 +43,7 @@ SELECT_BLOCKED: Final = Statement(
         # A row of an ended Run is history (R7.6), and an abandoned one is out of the queue (R13.2).
         runs.c.finished_at_ms.is_(None),
         table.c.last_result != DispatchResult.ABANDONED.value,
-        or_(
-            table.c.updated_at_ms > bindparam("after_ms"),
-            and_(table.c.updated_at_ms == bindparam("after_ms"), table.c.run_id > bindparam("after_id")),
-        ),
+        _behind(table.c.updated_at_ms, table.c.run_id),
     )
     .order_by(table.c.updated_at_ms, table.c.run_id)
     .limit(bindparam("limit")),
@@ -51,10 +56,7 @@ SELECT_UNSERVED: Final = Statement(
         IS_DUE_SOMETIME,
         runs.c.finished_at_ms.is_(None),
         table.c.due_at_ms <= bindparam("before_ms"),
-        or_(
-            table.c.due_at_ms > bindparam("after_ms"),
-            and_(table.c.due_at_ms == bindparam("after_ms"), table.c.run_id > bindparam("after_id")),
-        ),
+        _behind(table.c.due_at_ms, table.c.run_id),
     )
     .order_by(table.c.due_at_ms, table.c.run_id)
     .limit(bindparam("limit")),
@@ -74,10 +76,7 @@ SELECT_UNPROVEN: Final = Statement(
         runs.c.intent_at_ms.is_not(None),
         runs.c.finished_at_ms.is_(None),
         among(attempts.c.status, [AttemptStatus.STARTING, AttemptStatus.RUNNING]),
-        or_(
-            runs.c.intent_at_ms > bindparam("after_ms"),
-            and_(runs.c.intent_at_ms == bindparam("after_ms"), runs.c.run_id > bindparam("after_id")),
-        ),
+        _behind(runs.c.intent_at_ms, runs.c.run_id),
     )
     .order_by(runs.c.intent_at_ms, runs.c.run_id)
     .limit(bindparam("limit")),
@@ -106,10 +105,7 @@ SELECT_ATTESTED: Final = Statement(
     )
     .where(
         runs.c.attested == 1,
-        or_(
-            runs.c.updated_at_ms > bindparam("after_ms"),
-            and_(runs.c.updated_at_ms == bindparam("after_ms"), runs.c.run_id > bindparam("after_id")),
-        ),
+        _behind(runs.c.updated_at_ms, runs.c.run_id),
     )
     .order_by(runs.c.updated_at_ms, runs.c.run_id)
     .limit(bindparam("limit")),
@@ -157,11 +153,7 @@ def read_blocked(reading: Reading, *, unserved_before_ms: int, limit: int, after
         for run_id, attempt_id, _, _, version, due_at_ms in reading.rows(SELECT_UNSERVED, place):
             item = BlockedDispatch(run_id, attempt_id, UNSERVED, due_at_ms, DIAGNOSES[UNSERVED], version)
             items.append((_SECOND, due_at_ms, item))
-    page = items[:limit]
-    more = len(items) > limit
-    return Page(
-        tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None
-    )
+    return _page(items, limit)
 
 
 def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[UnprovenStop]:
@@ -180,11 +172,7 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
             reason = REPORTED_SINCE if reported else ATTESTED
             item = UnprovenStop(run_id, attempt_id, reason, at_ms, ON_A_WORD[reason], version)
             items.append((_SECOND, at_ms, item))
-    page = items[:limit]
-    more = len(items) > limit
-    return Page(
-        tuple(item for _, _, item in page), _cursor(page[-1][0], page[-1][1], page[-1][2].run_id) if more else None
-    )
+    return _page(items, limit)
 
 
 def unproven_reason(status: str | None, result: str | None) -> tuple[str, str]:
@@ -202,8 +190,13 @@ def unproven_reason(status: str | None, result: str | None) -> tuple[str, str]:
     return "waiting", "The cancellation is requested and waits for a worker of the attempt's scope to deliver it."
 
 
-def _cursor(part: str, at_ms: int, run_id: str) -> str:
-    return f"{part}{at_ms}:{run_id}"
+def _page(items: Sequence[tuple[str, int, Queued]], limit: int) -> Page[Queued]:
+    """Make a page of what was found, which is one more than it may have where others follow."""
+    page = items[:limit]
+    if len(items) <= limit:
+        return Page(tuple(item for _, _, item in page))
+    part, at_ms, last = page[-1]
+    return Page(tuple(item for _, _, item in page), f"{part}{at_ms}:{last.run_id}")
 
 
 def _place(cursor: str | None) -> tuple[str, int, str]:

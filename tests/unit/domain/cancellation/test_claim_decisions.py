@@ -171,6 +171,20 @@ def test_a_run_of_another_system_may_not_be_claimed() -> None:
     assert eligible_attempt(asked, FIRST, NOW_MS, SERVED, "here") is None
 
 
+def test_of_two_active_attempts_none_may_be_claimed() -> None:
+    asked = history(
+        created(),
+        Draft(RunQueued()),
+        Draft(RunDispatching(number=1), FIRST),
+        Draft(AttemptClaimed(number=1, executor_type="local"), FIRST),
+        Draft(AttemptClaimed(number=2, executor_type="local"), SECOND),
+        Draft(RunCancelRequested(kind=IntentKind.USER)),
+    )
+    for attempt_id in (FIRST, SECOND):
+        assert asked.attempts[attempt_id].active
+        assert eligible_attempt(asked, attempt_id, NOW_MS, SERVED, "here") is None
+
+
 def test_a_run_with_facts_of_a_later_release_may_not_be_claimed() -> None:
     asked = run_in(RunStatus.RUNNING, intent=IntentKind.USER)
     asked.unknown_types.append("run.teleported")

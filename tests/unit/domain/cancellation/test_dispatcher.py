@@ -24,6 +24,7 @@ from runfacts.domain.cancellation.terms import (
     DispatchFenced,
     DispatchNotClaimed,
     DispatchSettled,
+    PageRefusal,
 )
 from runfacts.domain.errors import InvalidSetting, InvalidValue
 from runfacts.domain.payloads import Escalation
@@ -329,11 +330,28 @@ def test_a_cursor_that_does_not_advance_ends_the_cycle_before_anybody_is_claimed
     queue.not_granted = dict.fromkeys(names(*range(1, 20)), ClaimAnswer.LEASED)
     bench = Bench(queue, page=3, pages=4)
     report = bench.cycle()
-    assert (report.refused, report.seen, report.round_ended) == ("cursor_not_advancing", 3, False)
+    assert (report.refused, report.seen, report.round_ended) == (PageRefusal.CURSOR_NOT_ADVANCING, 3, False)
+    # Where people look it is said, too.
+    assert report.as_dict() == {"seen": 3, "claimed": 0, "leased": 3, "cursor_not_advancing": 1}
     assert queue.claims == names(1, 2, 3)
     # The next cycle begins a new round.
     bench.cycle()
     assert queue.asked[2] == (None, None, 3)
+
+
+def test_a_page_with_more_than_was_asked_for_ends_the_cycle_before_anybody_is_claimed() -> None:
+    class Flooding(Queue):
+        """Gives one more than it should."""
+
+        def due_dispatches(
+            self, served: tuple[tuple[str, str], ...], *, cutoff_ms: int | None, after: Cursor | None, limit: int
+        ) -> tuple[CandidatePage, int]:
+            return super().due_dispatches(served, cutoff_ms=cutoff_ms, after=after, limit=limit + 1)
+
+    bench = Bench(Flooding([candidate(number) for number in range(1, 20)]), page=3, pages=4)
+    report = bench.cycle()
+    assert (report.refused, report.round_ended, bench.queue.claims) == (PageRefusal.PAGE_OVERFLOW, False, [])
+    assert report.as_dict() == {"seen": 0, "claimed": 0, "page_overflow": 1}
 
 
 def test_a_worker_that_serves_nothing_asks_for_nothing() -> None:
