@@ -1,6 +1,6 @@
 """The database refuses what the rules forbid, whoever writes.
 
-R1, R2.8, R2.12, R3.1, R3.3, R3.5, R3.6, R5.2, R7.1, R8.2.
+R1, R2.8, R2.12, R3.1, R3.3, R3.5, R3.6, R5.2, R7.1, R8.2, R11.2, R12.1.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import CheckConstraint, Table, bindparam, insert
+from sqlalchemy import CheckConstraint, Table, bindparam, insert, select, update
 
+import recovery_shapes
+from recovery_shapes import ATTEMPT, BOOT, BOOT_CLAIM, CLAIM, COMMAND, DIGEST, RUN, SHAPES
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.errors import LostRace
 from runfacts.infrastructure.database.opening import open_database
+from runfacts.infrastructure.database.recovery_tables import commands, recovery_claims
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, metadata, runs
 
-RUN = "01890000-0000-7000-8000-000000000001"
 OTHER_RUN = "01890000-0000-7000-8000-000000000002"
-ATTEMPT = "01890000-0000-7000-8000-00000000000a"
 OTHER_ATTEMPT = "01890000-0000-7000-8000-00000000000b"
-BOOT = "01890000-0000-4000-8000-0000000000ff"
-DIGEST = "d" * 64
 
 Row = dict[str, Any]
 
@@ -84,6 +83,8 @@ EXECUTION: Row = {
     "log_path": None,
     "receipt_path": None,
     "recover_at_ms": 31_000,
+    "seen_at_ms": 1_000,
+    "closed_at_ms": None,
 }
 BOOT_LEASE: dict[str, Row] = {
     "sqlite": {"lease_boot_id": BOOT, "lease_expires_boot_ms": 30_000},
@@ -302,6 +303,7 @@ REFUSED: dict[str, tuple[Table, dict[str, list[Row]]]] = {
         ledger_meta,
         {"key": [{"key": ""}, {"key": "k" * 201}], "value": [{"value": ""}, {"value": "v" * 257}]},
     ),
+    **recovery_shapes.REFUSED,
 }
 # Only SQLite leases have a boot clock (R5.2), and only by its own writes can a position be named there.
 REFUSED_BY_SQLITE: dict[str, dict[str, list[Row]]] = {
@@ -327,6 +329,7 @@ REFUSED_BY_SQLITE: dict[str, dict[str, list[Row]]] = {
             WAITING | {"lease_expires_boot_ms": 5},
         ],
     },
+    **recovery_shapes.REFUSED_BY_SQLITE,
 }
 REFUSED_BY_POSTGRESQL: dict[str, dict[str, list[Row]]] = {
     "executions": {
@@ -338,6 +341,7 @@ REFUSED_BY_POSTGRESQL: dict[str, dict[str, list[Row]]] = {
     "cancellation_dispatches": {
         "no_boot_lease": [{"lease_boot_id": BOOT, "lease_expires_boot_ms": 1}, {"lease_expires_boot_ms": 1}],
     },
+    **recovery_shapes.REFUSED_BY_POSTGRESQL,
 }
 
 
@@ -366,6 +370,9 @@ def base(database: Database, table: Table) -> Row:
         "executions": EXECUTION | BOOT_LEASE[database.dialect],
         "attempts": ATTEMPT_ROW,
         "cancellation_dispatches": DISPATCH | BOOT_LEASE[database.dialect],
+        "recovery_claims": CLAIM | BOOT_CLAIM[database.dialect],
+        "workers": recovery_shapes.WORKER,
+        "commands": COMMAND,
         "ledger_meta": {"key": "colour", "value": "blue"},
     }
     return rows[table.name]
@@ -373,7 +380,7 @@ def base(database: Database, table: Table) -> Row:
 
 def parents(database: Database, table: Table) -> list[tuple[Table, Row]]:
     """The rows that a row of ``table`` must refer to."""
-    if table in {executions, cancellation_dispatches}:
+    if table in {executions, cancellation_dispatches, recovery_claims, commands}:
         return [(runs, RUN_ROW)]
     if table is attempts:
         return [(runs, RUN_ROW), (executions, base(database, executions))]
@@ -530,3 +537,41 @@ def test_a_run_has_one_dispatch_and_only_a_run_has_one(database: Database) -> No
     put(database, (runs, RUN_ROW), (cancellation_dispatches, row))
     with pytest.raises((database.driver_error, LostRace)):
         put(database, (cancellation_dispatches, row))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_a_recovery_claim_that_the_rules_know_is_taken(database: Database, shape: Row) -> None:
+    assert answer(database, recovery_claims, base(database, recovery_claims) | shape) == "taken"
+
+
+def test_there_is_one_claim_per_purpose_and_item(database: Database) -> None:
+    row = base(database, recovery_claims)
+    put(database, (runs, RUN_ROW), (recovery_claims, row))
+    with pytest.raises((database.driver_error, LostRace)):
+        put(database, (recovery_claims, row | {"version": 2}))
+    put(database, (recovery_claims, row | recovery_shapes.OF_A_RUN))
+
+
+def test_a_command_is_written_before_its_run_and_only_with_one(database: Database) -> None:
+    put(database, (commands, COMMAND), (runs, RUN_ROW))
+    with pytest.raises(database.driver_error, match=r"(?i)foreign key"):
+        put(database, (commands, COMMAND | {"run_id": OTHER_RUN}))
+
+
+def test_what_a_run_is_to_run_is_forgotten_when_it_ends(database: Database) -> None:
+    ended = {"status": "failed", "active_attempt_id": None, "finished_at_ms": 2_000}
+
+    def change(values: Row) -> None:
+        with database.transaction() as transaction:
+            transaction.run(Statement("change_run", update(runs).values(values).where(runs.c.run_id == RUN)))
+
+    def kept() -> list[str]:
+        with database.reading() as reading:
+            return [row[0] for row in reading.rows(Statement("kept", select(commands.c.run_id)))]
+
+    put(database, (runs, RUN_ROW), (runs, RUN_ROW | {"run_id": OTHER_RUN, "idempotency_key": None}))
+    put(database, (commands, COMMAND), (commands, COMMAND | {"run_id": OTHER_RUN}))
+    change({"version": 4, "finished_at_ms": None})
+    assert sorted(kept()) == [RUN, OTHER_RUN]
+    change(ended)
+    assert kept() == [OTHER_RUN]

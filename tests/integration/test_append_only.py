@@ -101,6 +101,11 @@ def test_the_products_role_reads_and_appends_facts_and_nothing_else(app_url: str
         "DELETE FROM executions",
         "DELETE FROM cancellation_dispatches",
         "TRUNCATE cancellation_dispatches",
+        "DELETE FROM recovery_claims",
+        "TRUNCATE recovery_claims",
+        "DELETE FROM workers",
+        "UPDATE commands SET cwd = '/'",
+        "TRUNCATE commands",
         "UPDATE ledger_meta SET value = 'x'",
         "UPDATE runfacts_schema SET version_num = 'x'",
         "SELECT nextval('facts_position_seq')",
@@ -108,8 +113,9 @@ def test_the_products_role_reads_and_appends_facts_and_nothing_else(app_url: str
     ):
         with pytest.raises((DatabaseReadOnly, psycopg.errors.InsufficientPrivilege)):
             attempt(database, statement)
-    for table in ("runs", "attempts", "executions", "cancellation_dispatches"):
+    for table in ("runs", "attempts", "executions", "cancellation_dispatches", "recovery_claims"):
         attempt(database, f"UPDATE {table} SET run_id = run_id")
+    attempt(database, "UPDATE workers SET worker_id = worker_id")
     with database.reading() as reading:
         assert reading.rows(Statement("positions", {"postgresql": "SELECT position FROM facts"})) == [(1,)]
         assert reading.now_ms() > 0
