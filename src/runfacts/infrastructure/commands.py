@@ -222,15 +222,18 @@ class Commands:
             attempt.plan = plan
             attempt.facts = facts
             write(transaction, before, history, facts, plan.changes)
-            if call.connection is not None:
-                # That commit is the caller's, who alone knows when it is: the database must tell (R4.5).
-                for waiting in filter(None, (self._wakeups, plan.wakes)):
-                    waiting.announce_within(transaction, call.connection)
+            self._announce_within(transaction, call, plan)
         elif plan.changes:
             transaction.write(plan.changes, INSERT_FACT, [])
         attempt.answer.append(plan.answer(history, facts))
         if history.version:
             attempt.history = history
+
+    def _announce_within(self, transaction: Transaction, call: Call, plan: Plan[Answer]) -> None:
+        if call.connection is not None:
+            # That commit is the caller's, who alone knows when it is: the database must tell (R4.5).
+            for waiting in filter(None, (self._wakeups, plan.wakes)):
+                waiting.announce_within(transaction, call.connection)
 
     def _read(self, transaction: Transaction, call: Call, command: Command[Answer]) -> tuple[History, Ground | None]:
         """Read the Run as it is, or begin it (``RunNotFound``)."""
