@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from runfacts import (
     Actor,
@@ -25,9 +27,10 @@ from runfacts import (
     RunStatus,
 )
 from runfacts.domain.stored_commands import StoredCommand
+from runfacts.infrastructure.stores.run_commands import SELECT_QUEUED
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
-from stages import ANA, EXECUTOR, WORKER, claim_of, created, queued, types, unchanged
+from stages import ANA, EXECUTOR, WORKER, claim_of, created, one_writer, queued, types, unchanged
 
 ARGV = ("sh", "-c", "exit 3")
 SECRET = "hunter2-in-argv"
@@ -237,3 +240,28 @@ def test_a_claim_queues_nothing_else(ledger: Ledger, stage: str) -> None:
         answer = ledger.claim(run_id, actor=Actor.worker("w-2"), executor_type=EXECUTOR, queue=True)
     assert isinstance(answer, NotClaimable)
     assert answer.reason == reason
+
+
+def test_a_page_of_the_queue_is_read_in_the_order_of_commands_and_no_further(ledger: Ledger) -> None:
+    # Runs without a command, however many wait, are not looked at (R12.1).
+    for _ in range(3):
+        queued(ledger)
+    submitted(ledger)
+    compiled = SELECT_QUEUED.compiled(ledger.database.dialect)
+    bound = compiled.bind({"after": "", "limit": 2})
+    with ledger.database.engine.connect() as connection:
+        if one_writer(ledger):
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled.text}", bound)]
+            assert [line.split(" USING ")[0].strip() for line in plan] == [
+                "SEARCH commands",
+                "CORRELATED SCALAR SUBQUERY 1",
+                "SEARCH runs",
+            ]
+        else:
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+            connection.execute(text("SET LOCAL enable_bitmapscan = off"))
+            lines = connection.exec_driver_sql(f"EXPLAIN {compiled.text}", bound).scalars().all()
+            assert re.findall(r"(Index(?: Only)? Scan) using (\w+) on (\w+)", "\n".join(lines)) == [
+                ("Index Only Scan", "pk_commands", "commands"),
+                ("Index Scan", "pk_runs", "runs"),
+            ]
