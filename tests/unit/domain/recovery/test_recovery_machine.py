@@ -42,9 +42,21 @@ BEGUN = st.tuples(st.sampled_from(POLICIES), st.booleans(), STEPS)
 """A policy, whether the executor has a gate, and how far a host has come."""
 LATER = st.sampled_from([LEASE_MS, 400_000, 0])
 """How much time has passed when a worker comes."""
+YES_OR_NO = st.booleans()
 AT_STEP = st.integers(0, 16)
 HAPPENINGS = st.sampled_from(
-    ["ends", "publishes", "reports", "renews", "goes on", "is asked", "dies", "another worker", "time passes"]
+    [
+        "ends",
+        "ends well",
+        "publishes",
+        "reports",
+        "renews",
+        "goes on",
+        "is asked",
+        "dies",
+        "another worker",
+        "time passes",
+    ]
 )
 ROUNDS = 12
 """Cycles of each purpose within which everything must have come to its end, once all can be seen."""
@@ -119,12 +131,14 @@ class AnyDeath(RuleBasedStateMachine):
             if process.state == "waiting":
                 self._the_gate_closes(process)
 
-    @rule(which=st.integers(0, 1), how=st.sampled_from(sorted(ENDS_BY)), child_stays=st.booleans())
-    def a_command_ends(self, which: int, how: str, child_stays: bool) -> None:  # noqa: FBT001 - hypothesis names it
+    @rule(which=st.integers(0, 1), how=st.sampled_from(sorted(ENDS_BY)), child_stays=st.booleans(), published=YES_OR_NO)
+    def a_command_ends(self, which: int, how: str, child_stays: bool, published: bool) -> None:  # noqa: FBT001 - hypothesis names it
         for _, process in self._of(self.runs[which]):
             if process.state == "running":
                 process.state = "left" if child_stays else "dead"
                 process.outcome = ENDS_BY[how]
+        if published:
+            self.a_keeper_publishes_or_dies(which, first_dies=False)
 
     @rule(which=st.integers(0, 1))
     def a_child_ends(self, which: int) -> None:
@@ -203,7 +217,8 @@ class AnyDeath(RuleBasedStateMachine):
             self.world.now_ms += SETTINGS.recovery_lease_ms
             self._cycle(purpose)
         actions: dict[str, Callable[[], None]] = {
-            "ends": lambda: self.a_command_ends(which, "well", child_stays=False),
+            "ends": lambda: self.a_command_ends(which, "badly", child_stays=True, published=False),
+            "ends well": lambda: self.a_command_ends(which, "well", child_stays=False, published=True),
             "publishes": lambda: self.a_keeper_publishes_or_dies(which, first_dies=False),
             "reports": lambda: self.a_host_reports(which),
             "renews": lambda: self.a_host_renews(which),
@@ -309,4 +324,4 @@ def _expected(_: str | None, error: BaseException) -> None:
 
 
 TestAnyDeath = AnyDeath.TestCase
-TestAnyDeath.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestAnyDeath.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
