@@ -18,7 +18,7 @@ from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.keeper_evidence import KeeperEvidence
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.local_evidence import LocalEvidence
-from runfacts.infrastructure.processes.machine import MachineIdentity
+from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
 from runfacts.infrastructure.processes.procfs import ProcFs
 from runfacts.testing.controller_contract import ControllerContract
 from runfacts.testing.evidence_contract import BlindSpot, EvidenceContract
@@ -141,6 +141,8 @@ class LocalLooks:
         elsewhere = replace(handle, pid_namespace=handle.pid_namespace + 1)
         other = replace(handle, machine_id="another")
         root = self.executor.scene.root
+        lasting = replace(machine, machine_id="rack-7", source=MachineIdSource.CONFIGURED)
+        earlier = replace(handle, machine_id="rack-7", boot_id="00000000-0000-4000-8000-000000000000")
         return (
             BlindSpot("another namespace of this boot", LocalEvidence(replace(machine, pid_namespace=1)), ended),
             BlindSpot("a machine under another id", self.provider, self._target(other)),
@@ -149,6 +151,12 @@ class LocalLooks:
                 LocalEvidence(replace(machine, machine_id=machine.boot_id)),
                 self._target(replace(elsewhere, boot_id="00000000-0000-4000-8000-000000000000")),
             ),
+            BlindSpot("another boot, and heard of since it began", LocalEvidence(lasting), self._target(earlier)),
+            BlindSpot(
+                "another boot of an id that two machines have",
+                LocalEvidence(lasting, machine_is_ambiguous=lambda _: True),
+                replace(self._target(earlier), last_seen_at_ms=1),
+            ),
             BlindSpot("hidden processes", LocalEvidence(machine, procfs=Hiding()), ended),
             BlindSpot("a directory instead of /proc", LocalEvidence(machine, procfs=ProcFs(root)), ended),
         )
@@ -156,7 +164,15 @@ class LocalLooks:
     def _target(self, handle: ProcessHandle) -> EvidenceTarget:
         scene = self.executor.scene
         return EvidenceTarget(
-            "run", scene.attempt_id, AttemptStatus.RUNNING, "local", handle.scope, "w", handle.encode(), handle.pid, 0
+            "run",
+            scene.attempt_id,
+            AttemptStatus.RUNNING,
+            "local",
+            handle.scope,
+            "w",
+            handle.encode(),
+            handle.pid,
+            1 << 50,
         )
 
 

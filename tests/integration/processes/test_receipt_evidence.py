@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -149,6 +150,23 @@ def test_a_lock_that_cannot_be_tried_proves_nothing(spec: LaunchSpec) -> None:
     Path(spec.files.lock).symlink_to("/nowhere")
     assert inspect(Scripted([GONE]), target_of(spec), spec.files) == Inspection(UNVERIFIABLE)
     assert inspect(Scripted([Evidence.running()]), target_of(spec), spec.files) == Inspection(Evidence.running())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_whoever_cannot_look_just_now_says_nothing_about_the_lock(
+    spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    Path(spec.files.lock).touch()
+    take = os.open
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if path == spec.files.lock:
+            raise OSError(number, os.strerror(number))
+        return take(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        inspect(Scripted([GONE]), target_of(spec), spec.files)
 
 
 def test_two_that_look_at_once_do_not_take_each_other_for_a_keeper(spec: LaunchSpec) -> None:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from runfacts.domain.errors import DatabaseUnreachable, UnsupportedPlatform
-from runfacts.infrastructure.processes.procfs import ProcFs
+from runfacts.infrastructure.processes.procfs import ProcFs, raise_want
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -103,7 +103,8 @@ def refuse_time_offset(procfs: ProcFs) -> None:
     """Refuse a process whose boot clock is shifted: its leases would mean something else to others (R5.2)."""
     try:
         lines = (procfs.root / "self/timens_offsets").read_text(encoding="ascii").splitlines()
-    except OSError:
+    except OSError as error:
+        raise_want(error)
         return  # a kernel without time namespaces has no offsets
     for line in lines:
         name, *offsets = line.split()

@@ -24,6 +24,7 @@ from enum import Enum
 
 from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Liveness, Unknown
 from runfacts.infrastructure.processes.places import AttemptFiles
+from runfacts.infrastructure.processes.procfs import raise_want
 from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
 
 
@@ -51,13 +52,14 @@ class KeeperLock(Enum):
 
 @contextmanager
 def keeper_lock(path: str) -> Iterator[KeeperLock]:
-    """Try to take a keeper's lock for the length of the block, without waiting."""
+    """Try to take a keeper's lock for the length of the block, without waiting (``OSError``: not just now)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         yield KeeperLock.ABSENT
         return
-    except OSError:
+    except OSError as error:
+        raise_want(error)
         yield KeeperLock.UNREADABLE
         return
     try:

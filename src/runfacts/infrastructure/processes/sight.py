@@ -27,7 +27,7 @@ from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
 from runfacts.infrastructure.processes.members import GroupMembers
 from runfacts.infrastructure.processes.pidfds import Pidfds, shows_our_namespace
-from runfacts.infrastructure.processes.procfs import INITIAL_PID_NAMESPACE, ProcFs, require_linux
+from runfacts.infrastructure.processes.procfs import INITIAL_PID_NAMESPACE, ProcFs, raise_want, require_linux
 from runfacts.infrastructure.processes.proof import Leader, open_leader, prove_leader
 
 
@@ -151,7 +151,7 @@ def can_see_all_namespaces(procfs: ProcFs) -> bool:
 
 
 def _pid_namespaces(procfs: ProcFs) -> frozenset[int] | None:
-    """Give the PID namespaces of all processes; ``None`` where one of them may not be looked at."""
+    """Give the PID namespaces of all processes; ``None`` where one may not be looked at (``OSError``: not just now)."""
     found: set[int] = set()
     for pid in procfs.pids():
         if pid == 1:
@@ -160,6 +160,7 @@ def _pid_namespaces(procfs: ProcFs) -> frozenset[int] | None:
             found.add((procfs.root / str(pid) / "ns/pid").stat().st_ino)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        except OSError:
+        except OSError as error:
+            raise_want(error)
             return None
     return frozenset(found)
