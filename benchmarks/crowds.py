@@ -18,9 +18,10 @@ from runfacts.domain.answers import Finished
 from runfacts.domain.cancellation.terms import DispatchClaimed
 from runfacts.domain.outcomes import Outcome
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.infrastructure.database.tables import attempts, executions, facts, runs
 
-_TABLES: Final = (runs, attempts, executions, cancellation_dispatches, facts)
+_TABLES: Final = (runs, attempts, executions, cancellation_dispatches, recovery_claims, facts)
 _SERIES: Final = {
     "sqlite": "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {count})",
     "postgresql": "WITH s(n) AS (SELECT generate_series(1, {count}))",
@@ -29,7 +30,7 @@ _ID: Final = {
     "sqlite": "printf('01900000-0000-7000-{kind}-%012x', n)",
     "postgresql": "('01900000-0000-7000-{kind}-' || lpad(to_hex(n), 12, '0'))",
 }
-_KINDS: Final = {"run_id": "8000", "aggregate_id": "8000", "attempt_id": "8001"}
+_KINDS: Final = {"run_id": "8000", "aggregate_id": "8000", "item_id": "8000", "attempt_id": "8001"}
 
 
 def fill(url: str, count: int) -> None:

@@ -2,8 +2,9 @@
 The opponent of deliveries: the same rows over the plain driver.
 
 A claim is one transaction with one statement: the dispatch becomes leased, if nobody was faster. A settle is another
-with three: the dispatch becomes dispatched, if it is still leased to this term; the Run moves on; the fact is inserted
-with its chained hash, and what is left passes the ledger's own ``verify``. As ``sql_sides`` says of its commands, it
+with four: the dispatch becomes dispatched, if it is still leased to this term; the confirmation of the stop is due
+when the host has had its time to report, if that is sooner; the Run moves on; the fact is inserted with its chained
+hash, and what is left passes the ledger's own ``verify``. As ``sql_sides`` says of its commands, it
 reads nothing and decides nothing: it knows by heart that the Run is running and which dispatch is whose.
 """
 
@@ -22,6 +23,7 @@ from benchmarks.ledger_sides import open_ledger
 from runfacts.infrastructure.ledger import Ledger
 
 _LEASE_MS: Final = 30_000
+_REPORT_MS: Final = 30_000
 _CLAIM: Final = """
 UPDATE cancellation_dispatches
 SET status = 'leased', version = 1, dispatch_count = 1, tries_since_rearm = 1, next_attempt_at_ms = NULL,
@@ -37,6 +39,12 @@ SET status = 'dispatched', version = 2, next_attempt_at_ms = NULL, due_at_ms = N
     last_result = :result, last_dispatched_at_ms = :now_ms, updated_at_ms = :now_ms
 WHERE run_id = :run_id AND version = 1 AND status = 'leased' AND lease_owner = :owner
   AND lease_token_digest = :token_digest
+"""
+_LOOK: Final = """
+UPDATE recovery_claims
+SET due_at_ms = CASE WHEN due_at_ms > :report_by_ms THEN :report_by_ms ELSE due_at_ms END,
+    version = CASE WHEN due_at_ms > :report_by_ms THEN version + 1 ELSE version END
+WHERE purpose = 'stop' AND kind = 'run' AND item_id = :run_id AND state = 'available'
 """
 _MOVE: Final = """
 UPDATE runs SET version = :sequence, head_hash = :hash, updated_at_ms = :now_ms
@@ -68,7 +76,7 @@ class HandDeliveries:
 
     ledger: Ledger
     hand: HandConnection
-    statements: tuple[str, str, str, str]
+    statements: tuple[str, str, str, str, str]
     on_sqlite: bool
 
     def prepare(self, steps: int) -> Iterator[int]:
@@ -111,7 +119,7 @@ class HandDeliveries:
             raise RuntimeError("a hand-written claim of the bench found somebody else's row")
 
     def _settle(self, stand: _Stand, token_digest: str) -> None:
-        _, settle, move, append = self.statements
+        _, settle, look, move, append = self.statements
         now_ms = time.time_ns() // 1_000_000
         sequence, version = stand.sequence + 1, stand.aggregate_version + 1
         dedupe_key = f"cancel-dispatch:{stand.attempt_id}:1"
@@ -131,6 +139,7 @@ class HandDeliveries:
             "token_digest": token_digest,
             "result": RESULT.value,
             "now_ms": now_ms,
+            "report_by_ms": now_ms + _REPORT_MS,
             "sequence": sequence,
             "aggregate_version": version,
             "expected_version": stand.sequence,
@@ -141,9 +150,10 @@ class HandDeliveries:
         }
         self.hand.begin()
         settled = self.hand.execute(settle, parameters).rowcount
+        looked = self.hand.execute(look, parameters).rowcount
         moved = self.hand.execute(move, parameters).rowcount
         position = self.hand.execute(append, parameters).fetchone()
-        if (settled, moved) != (1, 1) or position is None:
+        if (settled, looked, moved) != (1, 1, 1) or position is None:
             raise RuntimeError("a hand-written settle of the bench found somebody else's rows")
         self.hand.commit()
 
@@ -154,5 +164,5 @@ _BOOT_ID: Final = str(uuid.UUID(int=0))
 def pairs(url: str) -> HandDeliveries:
     """Open the side."""
     hand = HandConnection.opened(url)
-    statements = (hand.said(_CLAIM), hand.said(_SETTLE), hand.said(_MOVE), hand.said(_APPEND))
+    statements = (hand.said(_CLAIM), hand.said(_SETTLE), hand.said(_LOOK), hand.said(_MOVE), hand.said(_APPEND))
     return HandDeliveries(open_ledger(url), hand, statements, url.startswith("sqlite"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from claim_rows import change_row, claimed_until
@@ -25,12 +27,12 @@ def found(ledger: Ledger) -> list[tuple[str, str, str, str | None, str | None]]:
 def test_a_stop_row_of_an_ended_run_is_left_over(ledger: Ledger, state: str) -> None:
     asked = asked_to_stop(ledger)
     ledger.finish(asked.claim, Outcome.cancelled(signal=15), actor=WORKER)
-    columns = {
+    columns: dict[str, dict[str, Any]] = {
         "available": {"due_at_ms": EPOCH_MS},
         "retry": {"due_at_ms": EPOCH_MS, "next_claim_at_ms": EPOCH_MS},
         "manual": {"reason": "unexpected", "seen": "s"},
-    }[state]
-    change_row(ledger, "stop", asked.run_id, state=state, **columns)
+    }
+    change_row(ledger, "stop", asked.run_id, state=state, **columns[state])
     assert found(ledger) == [(asked.run_id, "claim", "stop", state, "resolved")]
 
 

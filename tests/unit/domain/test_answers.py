@@ -62,7 +62,9 @@ def test_the_words_of_refusal_are_these() -> None:
         "not_queued",
         "not_due",
         "ended",
+        "recovering",
         "not_requested",
+        "not_lost",
         "group_lives",
     ]
 
