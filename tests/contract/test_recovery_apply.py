@@ -29,6 +29,7 @@ from recoveries import (
     row_of_item,
     seen,
     settled,
+    without_an_attempt,
 )
 from runfacts import AttemptClaim, AttemptStatus, IntentKind, Ledger, Outcome, RetryPolicy, RunStatus
 from runfacts.domain.cancellation.results import DispatchResult
@@ -402,6 +403,17 @@ def test_a_lost_run_without_a_retry_fails(ledger: Ledger, manual_clock: ManualCl
         f"retry:{attempt.run_id}:1",
     )
     assert settled(ledger, claim).state is ClaimState.RESOLVED
+
+
+def test_a_run_whose_attempt_is_lost_already_follows_by_its_evidence(ledger: Ledger) -> None:
+    run_id = without_an_attempt(ledger)
+    claim = only(ledger)
+    assert applied(ledger.apply_lost(claim, seen(ledger, claim), None, None)).run_status == "lost"
+    attempt = ledger.run(run_id).attempts[0]
+    assert last_fact(ledger, run_id) == ("run.lost", {"evidence": "not_running"}, f"run-lost:{attempt.attempt_id}")
+    assert settled(ledger, claim).state is ClaimState.RESOLVED
+    assert only(ledger, Purpose.RETRY).run_id == run_id
+    assert ledger.verify().clean
 
 
 def test_a_late_report_after_lost_changes_nothing(ledger: Ledger, manual_clock: ManualClock) -> None:

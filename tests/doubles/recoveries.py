@@ -6,7 +6,10 @@ from typing import Any
 
 from sqlalchemy import insert, text
 
+from every_command import RUNNING
 from runfacts import Actor, ActorType, AttemptClaim, Ledger
+from runfacts.domain.payload_parts import Evidence
+from runfacts.domain.payloads import AttemptLost
 from runfacts.domain.recovery.claims import (
     Purpose,
     RecoveryApplied,
@@ -19,6 +22,7 @@ from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.infrastructure.database.tables import attempts, executions, runs
 from runfacts.infrastructure.tokens import new_id
 from runfacts.testing.clock import ManualClock
+from runfacts.testing.given_when_then import given_in
 from runfacts.testing.ledgers import contents_of
 from stages import EXECUTOR
 
@@ -147,6 +151,11 @@ def vanish(ledger: Ledger, claim: AttemptClaim) -> None:
     """Leave a Run without an active Attempt, which no command does."""
     change(ledger, "runs", "active_attempt_id = NULL", f"run_id = '{claim.run_id}'")
     change(ledger, "executions", "recover_at_ms = NULL, closed_at_ms = 1", f"attempt_id = '{claim.attempt_id}'")
+
+
+def without_an_attempt(ledger: Ledger) -> str:
+    """Make a Run that runs although its Attempt is lost, which no command of this release does; its id."""
+    return given_in(ledger, *RUNNING, AttemptLost(evidence=Evidence.NOT_RUNNING)).run_id
 
 
 FREE = {
