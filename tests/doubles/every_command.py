@@ -47,6 +47,12 @@ def create(ledger: Ledger) -> Act:
     return lambda by, caller: by.create(actor=ANA, task="report", idempotency_key=key, connection=caller)
 
 
+def submit(ledger: Ledger) -> Act:
+    """Submit a command with a key that is new each time."""
+    key = f"k{len(ledger.runs(limit=500).items)}"
+    return lambda by, caller: by.submit(["true"], actor=ANA, cwd="/", idempotency_key=key, connection=caller)
+
+
 def queue(ledger: Ledger) -> Act:
     """Queue a created Run."""
     run_id = created(ledger)
@@ -57,6 +63,12 @@ def claim(ledger: Ledger) -> Act:
     """Claim a queued Run."""
     run_id = queued(ledger)
     return lambda by, caller: by.claim(run_id, actor=WORKER, executor_type="batch", connection=caller)
+
+
+def claim_at_once(ledger: Ledger) -> Act:
+    """Queue and claim a created Run."""
+    run_id = created(ledger)
+    return lambda by, caller: by.claim(run_id, actor=WORKER, executor_type="batch", queue=True, connection=caller)
 
 
 def start(ledger: Ledger) -> Act:
@@ -240,8 +252,10 @@ def _pass(ledger: Ledger, ms: int) -> None:
 
 COMMANDS: tuple[Callable[[Ledger], Act], ...] = (
     create,
+    submit,
     queue,
     claim,
+    claim_at_once,
     start,
     start_too_late,
     confirm_running,
