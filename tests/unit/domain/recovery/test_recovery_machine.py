@@ -121,7 +121,10 @@ class AnyDeath(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def a_host_reports(self, which: int) -> None:
         for attempt_id, process in self._of(self.runs[which]):
-            if process.host_lives and (process.receipt or not self.world.executions[attempt_id].gated):
+            # Without a keeper a host waits for its command itself, once its handle is recorded.
+            execution = self.world.executions[attempt_id]
+            sees = process.receipt or (not execution.gated and execution.handle is not None)
+            if process.host_lives and sees:
                 self.world.finish(self.runs[which], attempt_id)
 
     @rule(which=st.integers(0, 1))
