@@ -23,8 +23,11 @@ from runfacts.domain.cancellation.results import SETTLED, DispatchResult, Dispat
 from runfacts.domain.cancellation.terms import PageRefusal
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
+from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.payloads import Escalation, RunCancelled, RunCancelRequested, RunStopConfirmed, RunTimedOut
+from runfacts.domain.recovery.evidence import Liveness, Unknown
+from runfacts.domain.recovery.verdict import VerdictKind
 
 OTHER: Final = "other"
 """What a label says where its value is none of those written down here."""
@@ -79,8 +82,13 @@ _COUNTS: Final = frozenset(
     | set(ClaimAnswer)
     | set(DispatchResult)
     | set(PageRefusal)
+    | set(VerdictKind)
+    | {"stale", "given_back", "swept", "found_receipt", "found_running", "found_not_running"}
+    | {f"found_{reason}" for reason in Unknown}
+    | {"taken", "never_ran", "detached", "keeper_lost", "not_started"}
+    | set(RunStatus)
 )
-_PARTS: Final = ("completion", "deadlines", "cancellation")
+_PARTS: Final = ("completion", "deadlines", "cancellation", "recovery", "stop", "retry", "hosted")
 
 CLAIMS: Final = _measure(
     "cancellation.claims",
@@ -136,6 +144,25 @@ QUEUE_OLDEST_AGE: Final = _measure(
     "Time since the oldest request of those Runs.",
     status=QUEUE_STATES,
 )
+EVIDENCE_ANSWERS: Final = _measure(
+    "recovery.evidence_answers",
+    MeasureKind.COUNTER,
+    "{answer}",
+    "Answers of evidence providers; provider_unavailable is also one that failed or is late.",
+    answer=(Liveness.RUNNING, Liveness.NOT_RUNNING, *Unknown),
+)
+EVIDENCE_DURATION: Final = _measure(
+    "recovery.evidence_duration",
+    MeasureKind.HISTOGRAM,
+    "ms",
+    "How long whoever asked waited for such an answer.",
+)
+RECOVERY_WINDOW: Final = _measure(
+    "recovery.left_over",
+    MeasureKind.HISTOGRAM,
+    "ms",
+    "For how long the oldest row of a sweep was left over: what was recorded, and not settled.",
+)
 CYCLE_DURATION: Final = _measure(
     "cycle.duration",
     MeasureKind.HISTOGRAM,
@@ -160,6 +187,9 @@ MEASURES: Final = (
     REQUEST_TO_STOP,
     QUEUE_DEPTH,
     QUEUE_OLDEST_AGE,
+    EVIDENCE_ANSWERS,
+    EVIDENCE_DURATION,
+    RECOVERY_WINDOW,
     CYCLE_DURATION,
     CYCLE_COUNTS,
 )

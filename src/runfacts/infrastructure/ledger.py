@@ -32,6 +32,8 @@ from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_
 if TYPE_CHECKING:
     from runfacts.domain.cancellation.controllers import ExecutionController
     from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
+    from runfacts.domain.recovery.evidence import EvidenceProvider
+    from runfacts.domain.recovery.gate import GateAnswer
     from runfacts.infrastructure.database.connections import Database
     from runfacts.infrastructure.supervision import Duty, Supervision
     from runfacts.infrastructure.working import Working
@@ -97,15 +99,18 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         self,
         *,
         controllers: Iterable[ExecutionController] = (),
+        providers: Iterable[EvidenceProvider] = (),
         local: bool = True,
         duties: Iterable[Duty] | None = None,
         interval_ms: int | None = None,
         on_cycle: Callable[[SupervisorReport], None] | None = None,
         on_diagnostic: Callable[[Diagnostic], None] | None = None,
     ) -> Supervision:
-        """Give a worker that delivers cancellations, enforces deadlines and records receipts (R9).
+        """Give a worker that does all that a ledger needs besides hosting (R9, R11, R12).
 
-        It serves what ``controllers`` serve and, unless ``local`` is false, this machine's own commands
+        It delivers cancellations, enforces deadlines, records receipts, recovers Runs that nobody looks after, confirms
+        stops and queues retries. It serves what ``controllers`` serve, asks ``providers`` for evidence of what became
+        of their executors' Attempts and, unless ``local`` is false, serves this machine's own commands
         (``UnsupportedPlatform`` elsewhere than on Linux). ``duties`` are its parts, all if left out. Nothing runs until
         its ``cycle`` or ``start`` is called; between two cycles it waits ``interval_ms`` unless a request wakes it.
         ``on_cycle`` is told what each cycle of the thread counted, ``on_diagnostic`` what failed; by default that is
@@ -116,6 +121,7 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         supervision = Supervision(
             self,
             controllers=controllers,
+            providers=providers,
             local=local,
             duties=tuple(Duty) if duties is None else duties,
             interval_ms=self._within("interval_ms", interval_ms),
@@ -130,6 +136,8 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         *,
         concurrency: int = 1,
         controllers: Iterable[ExecutionController] = (),
+        providers: Iterable[EvidenceProvider] = (),
+        gate: bool = False,
         duties: Iterable[Duty] | None = None,
         interval_ms: int | None = None,
         on_cycle: Callable[[SupervisorReport], None] | None = None,
@@ -138,7 +146,8 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         """Give a worker that hosts queued Runs on this machine, ``concurrency`` at a time, and supervises (R12.1).
 
         Any number may share a ledger: a Run is hosted by the one that claims it. Nothing runs until ``start`` or
-        ``once`` is called. The other arguments are those of ``supervise``; the reports also say what was ``hosted``.
+        ``once`` is called; with ``gate`` no queued Run is taken before the startup gate lets it (R11.9). The other
+        arguments are those of ``supervise``; the reports also say what was ``hosted``.
         """
         from runfacts.infrastructure.supervision import Duty, log_diagnostic
         from runfacts.infrastructure.working import CONCURRENCY_MAX, Working
@@ -149,6 +158,8 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
             self,
             concurrency=concurrency,
             controllers=controllers,
+            providers=providers,
+            gate=gate,
             duties=tuple(Duty) if duties is None else duties,
             interval_ms=self._within("interval_ms", interval_ms),
             on_cycle=on_cycle,
@@ -156,6 +167,22 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         )
         self._supervisions.add(working)
         return working
+
+    def admit(
+        self,
+        *,
+        controllers: Iterable[ExecutionController] = (),
+        providers: Iterable[EvidenceProvider] = (),
+        local: bool = True,
+    ) -> GateAnswer:
+        """Say whether new Runs may be admitted while old ones are looked into: the startup gate (R11.9).
+
+        Workers run before it. Candidates that nobody has looked into are recovered first, in at most
+        ``startup_passes`` cycles; what then waits for an operator or for its next look is counted and let through. An
+        embedding application runs its own reconcilers between two calls. A clean ledger is only read. The arguments are
+        those of ``supervise``.
+        """
+        return self.supervise(controllers=controllers, providers=providers, local=local).admit()
 
     def close(self) -> None:
         """Stop who supervises, end who follows and close every connection.

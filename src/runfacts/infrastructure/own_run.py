@@ -23,7 +23,7 @@ from runfacts.domain.actors import Actor
 from runfacts.domain.cancellation.dispatcher import MARGIN_MS, CycleReport, Dispatcher
 from runfacts.domain.cancellation.supervisor import FAILED, Counters, Diagnostics, Stopping
 from runfacts.domain.cancellation.terms import AlreadyRequested, AlreadyTerminal, CancelRequested, DispatchCandidate
-from runfacts.domain.errors import NotAllowed, NotFound
+from runfacts.domain.errors import NotAllowed, NotFound, RunfactsError
 from runfacts.domain.lifecycle import IntentKind
 from runfacts.infrastructure.lifecycle import Bell, LifecycleRunner
 from runfacts.infrastructure.stores.stop_states import StopState
@@ -43,6 +43,14 @@ class OwnRunLedger(Protocol):
 
     def stop_state(self, attempt_id: str) -> StopState | None:
         """Read whether an Attempt is to stop."""
+        ...
+
+
+class Presence(Protocol):
+    """Says that a host is there (R8.3)."""
+
+    def beat(self) -> bool:
+        """Say so, not too often; tell whether that was written (``RunfactsError``)."""
         ...
 
 
@@ -69,6 +77,7 @@ class OwnRuns:
         drain_ms: int,
         bell: Callable[[], Bell],
         diagnostics: Diagnostics,
+        presence: Presence | None = None,
     ) -> None:
         """``actor`` is who asks a Run to stop whose time is over; ``interval_ms`` how often to look unwoken."""
         self._ledger = ledger
@@ -76,6 +85,7 @@ class OwnRuns:
         self._actor = actor
         self._interval_ms = interval_ms
         self._diagnostics = diagnostics
+        self._presence = presence
         self._wishes: deque[_Wish] = deque()
         self._lock = Lock()
         self._hosted: set[str] = set()
@@ -91,6 +101,7 @@ class OwnRuns:
 
     def start(self) -> None:
         """Begin to look after them (``AlreadyStarted``)."""
+        self._say_it_is_there()
         self._runner.start()
 
     def stop(self, drain_ms: int | None = None) -> bool:
@@ -123,6 +134,7 @@ class OwnRuns:
 
     def cycle(self, stopping: Stopping = lambda: False) -> Counters:
         """Record what was asked for, ask what is overdue, deliver what is due."""
+        self._say_it_is_there()
         report = CycleReport()
         counts: Counter[str] = report.counts
         self._next_at_s = None
@@ -139,6 +151,13 @@ class OwnRuns:
                 counts[FAILED] += 1
                 self._diagnostics.report(_PART, error)
         return report.as_dict()
+
+    def _say_it_is_there(self) -> None:
+        if self._presence is not None:
+            try:
+                self._presence.beat()
+            except RunfactsError as error:
+                self._diagnostics.report(_PART, error)
 
     def _record_wishes(self, counts: Counter[str]) -> None:
         for _ in range(len(self._wishes)):

@@ -28,12 +28,18 @@ from runfacts.domain.cancellation.supervisor import (
     Supervisor,
     SupervisorReport,
 )
-from runfacts.domain.errors import AlreadyStarted
+from runfacts.domain.errors import AlreadyStarted, RunfactsError
 from runfacts.domain.measures import CYCLE_COUNTS, CYCLE_DURATION
+from runfacts.domain.recovery.claims import Purpose
+from runfacts.domain.recovery.evidence import EvidenceProvider
+from runfacts.domain.recovery.gate import GateAnswer
 from runfacts.infrastructure.database.clocks import WallClockWatch, elapsed_s
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.evidence import HangingProvider
 from runfacts.infrastructure.lifecycle import LifecycleRunner
 from runfacts.infrastructure.own_run import OwnRuns, drain_of
+from runfacts.infrastructure.presence import WorkerPresence
+from runfacts.infrastructure.recovering import Recovering
 from runfacts.infrastructure.tokens import new_worker_id
 
 if TYPE_CHECKING:
@@ -54,6 +60,12 @@ class Duty(StrEnum):
     """Ask Runs to stop whose time is over (R10.4)."""
     CANCELLATION = "cancellation"
     """Deliver cancellations (R7, R8)."""
+    RECOVERY = "recovery"
+    """Find out what became of Runs that nobody looks after (R11)."""
+    STOP = "stop"
+    """Confirm that Runs have stopped which were asked to (R12.2)."""
+    RETRY = "retry"
+    """Decide on lost Runs, and queue retries that are due (R12.1)."""
 
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
@@ -64,13 +76,14 @@ def log_diagnostic(diagnostic: Diagnostic) -> None:
 
 
 class Supervision:
-    """Serves cancellations, deadlines and receipts of one ledger. Cycles are run by one thread at a time."""
+    """Serves one ledger's Runs besides hosting them. Cycles are run by one thread at a time."""
 
     def __init__(
         self,
         ledger: Ledger,
         *,
         controllers: Iterable[ExecutionController] = (),
+        providers: Iterable[EvidenceProvider] = (),
         local: bool = True,
         duties: Iterable[Duty] = tuple(Duty),
         interval_ms: int,
@@ -90,10 +103,24 @@ class Supervision:
         found = list(controllers)
         if local:
             found.append(local_controller(ledger, held))
-        self._dispatcher = dispatcher_of(ledger, Controllers(found), self.owner, self._diagnostics)
+        registered = Controllers(found)
+        self._dispatcher = dispatcher_of(ledger, registered, self.owner, self._diagnostics)
+        self._recovering = Recovering(
+            ledger,
+            controllers=registered,
+            providers=providers,
+            local=local,
+            owner=self.owner,
+            actor=self._actor,
+            diagnostics=self._diagnostics,
+        )
+        self._presence = WorkerPresence(ledger.database, self.owner, ledger.machine()) if local else None
         parts: dict[Duty, Callable[[Stopping], Counters]] = {
             Duty.DEADLINES: self._request_due_deadlines,
             Duty.CANCELLATION: lambda stopping: self._dispatcher.cycle(stopping).as_dict(),
+            Duty.RECOVERY: self._recovering.part(Purpose.RECOVERY),
+            Duty.STOP: self._recovering.part(Purpose.STOP),
+            Duty.RETRY: self._recovering.part(Purpose.RETRY),
         }
         if local:
             # Receipts are this machine's own executor's.
@@ -125,6 +152,19 @@ class Supervision:
             raise AlreadyStarted
         return self._cycle()
 
+    def admit(self, stopping: Stopping = lambda: False) -> GateAnswer:
+        """Say whether new Runs may be admitted while old ones are looked into (R11.9).
+
+        Runs at most ``startup_passes`` cycles of recovery, also beside a started thread of its own. A clean ledger is
+        only read.
+        """
+        self._say_it_is_there()
+        return self._recovering.admit(stopping)
+
+    def hanging(self) -> tuple[HangingProvider, ...]:
+        """Name the evidence providers whose answers are late (R11.3)."""
+        return self._recovering.hanging()
+
     def start(self) -> None:
         """Run cycle after cycle in a thread that keeps no process alive (``AlreadyStarted``)."""
         self._runner.start()
@@ -155,12 +195,21 @@ class Supervision:
         if self._wall is not None and (set_by_ms := self._wall.set_by_ms()):
             words = f"by {set_by_ms} ms: leases are kept by the boot clock and do not change, waits and deadlines do"
             self._diagnostics.tell(Diagnostic("clock", "WallClockSet", words, None))
+        self._say_it_is_there()
         report = self._supervisor.cycle(stopping)
         for part, counters in report.counters.items():
             for counter, count in counters.items():
                 if count:
                     self._ledger.measures.record(CYCLE_COUNTS, count, part=part, counter=counter)
         return report
+
+    def _say_it_is_there(self) -> None:
+        # Whoever cannot say so has more to report in a moment.
+        if self._presence is not None:
+            try:
+                self._presence.beat()
+            except RunfactsError as error:
+                self._diagnostics.report("presence", error)
 
     def _timed(self, duty: Duty, run: Callable[[Stopping], Counters]) -> Callable[[Stopping], Counters]:
         def timed(stopping: Stopping) -> Counters:
@@ -233,4 +282,5 @@ def own_runs_of(ledger: Ledger, held: HeldPidfds, *, worker_id: str) -> OwnRuns:
         drain_ms=drain_of(controllers.worst_case_ms),
         bell=ledger.cancellation_bell,
         diagnostics=diagnostics,
+        presence=WorkerPresence(ledger.database, worker_id, ledger.machine()),
     )

@@ -18,6 +18,8 @@ from runfacts.domain.cancellation.controllers import ExecutionController
 from runfacts.domain.cancellation.supervisor import Counters, Diagnostic, Diagnostics, Stopping, SupervisorReport
 from runfacts.domain.errors import AlreadyStarted
 from runfacts.domain.measures import CYCLE_COUNTS
+from runfacts.domain.recovery.evidence import EvidenceProvider
+from runfacts.domain.recovery.gate import Admitted
 from runfacts.infrastructure.database.dialects import SQLITE
 from runfacts.infrastructure.hosting import PART, HostingPlaces, local_host
 from runfacts.infrastructure.lifecycle import LifecycleRunner
@@ -45,6 +47,8 @@ class Working:
         *,
         concurrency: int,
         controllers: Iterable[ExecutionController] = (),
+        providers: Iterable[EvidenceProvider] = (),
+        gate: bool = False,
         duties: Iterable[Duty] = tuple(Duty),
         interval_ms: int,
         on_cycle: Callable[[SupervisorReport], None] | None = None,
@@ -59,6 +63,7 @@ class Working:
         self._supervision = Supervision(
             ledger,
             controllers=controllers,
+            providers=providers,
             duties=duties,
             interval_ms=interval_ms,
             held=self._held,
@@ -79,6 +84,7 @@ class Working:
         )
         self._places = self._new_places()
         self._leaving = False
+        self._admitted = not gate
         self._parts: tuple[str, ...] = ()
 
     @property
@@ -90,6 +96,11 @@ class Working:
     def hosting(self) -> int:
         """How many Runs it hosts now."""
         return self._places.hosting
+
+    @property
+    def admitted(self) -> bool:
+        """Whether it may take queued Runs: it has passed the startup gate, or none was asked for (R11.9)."""
+        return self._admitted
 
     def start(self) -> None:
         """Begin, in threads that keep no process alive.
@@ -114,6 +125,8 @@ class Working:
         try:
             while not stopping():
                 ended = self._places.ended
+                if not self._may_take(stopping):
+                    break
                 if not self._places.take(stopping) and not self._places.hosting:
                     break
                 self._places.wait_for_change(ended, stopping)
@@ -173,7 +186,13 @@ class Working:
         return free and owned and supervised
 
     def _take(self, stopping: Stopping) -> None:
-        self._places.take(stopping)
+        if self._may_take(stopping):
+            self._places.take(stopping)
+
+    def _may_take(self, stopping: Stopping) -> bool:
+        if not self._admitted:
+            self._admitted = isinstance(self._supervision.admit(stopping), Admitted)
+        return self._admitted
 
     def _pause_ms(self) -> int:
         return self._places.pause_ms()

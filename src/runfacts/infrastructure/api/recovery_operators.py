@@ -97,8 +97,9 @@ class RecoveryOperators(Operators):
         For a Run that nobody asked to stop, whose recovery waits for an operator, or for anybody for so long that
         ``manual`` lists it. ``version`` is the claim row's, 0 where there is none. The ``provider`` of the executor
         type, if there is one, is asked first, outside of any transaction; if it says that the process runs, the verb is
-        refused (``StillRunning``) unless ``force`` says so, which is recorded. Whether the Run is tried again is
-        decided as after any loss (R12.1); ``unproven`` lists it from then on. Raises as ``release`` does.
+        refused (``StillRunning``) unless ``force`` says so, which is recorded; one that fails refuses nothing. Whether
+        the Run is tried again is decided as after any loss (R12.1); ``unproven`` lists it from then on. Raises as
+        ``release`` does.
         """
         reason = reason_of(because)
         call = self._call(run_id, actor)

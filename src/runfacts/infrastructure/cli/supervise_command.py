@@ -1,5 +1,5 @@
 """
-``runfacts supervise``: a worker that delivers cancellations, enforces deadlines and records receipts (R9).
+``runfacts supervise``: a worker that does all that a ledger needs besides hosting (R9, R11, R12).
 
 Cycles run in a thread of their own; the main thread writes what they counted and waits for SIGTERM or Ctrl-C, which
 ends the worker after the cycle under way.
@@ -16,6 +16,7 @@ import click
 
 from runfacts.domain.cancellation.supervisor import SupervisorReport
 from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.admission import GATE_AGAIN_S, say_admission
 from runfacts.infrastructure.cli.cycle_lines import write_cycle
 from runfacts.infrastructure.cli.failures import REFUSED
 from runfacts.infrastructure.cli.interruption import Interruption
@@ -25,7 +26,13 @@ from runfacts.infrastructure.cli.seconds import Seconds
 from runfacts.infrastructure.supervision import Duty, Supervision
 
 DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
-    {"cancel": (Duty.DEADLINES, Duty.CANCELLATION), "complete": (Duty.COMPLETION,)}
+    {
+        "cancel": (Duty.DEADLINES, Duty.CANCELLATION),
+        "complete": (Duty.COMPLETION,),
+        "recover": (Duty.RECOVERY,),
+        "stop": (Duty.STOP,),
+        "retry": (Duty.RETRY,),
+    }
 )
 """What ``--only`` names."""
 
@@ -33,10 +40,14 @@ DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
 @click.command("supervise", cls=EverywhereCommand)
 @click.option("--once", is_flag=True, help="Run one cycle and end.")
 @click.option("--only", type=click.Choice(sorted(DUTIES)), help="Do only this.")
+@click.option("--gate", is_flag=True, help="Say when new Runs may be admitted; with --once fail if they may not.")
 @click.option("--interval", "interval_ms", type=Seconds(), metavar="S", help="Seconds between two cycles.")
 @pass_invocation
-def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms: int | None) -> int:
-    """Deliver cancellations, enforce deadlines and record receipts, until SIGTERM or Ctrl-C.
+def command(invocation: Invocation, *, once: bool, only: str | None, gate: bool, interval_ms: int | None) -> int:
+    """Look after Runs until SIGTERM or Ctrl-C.
+
+    Deliver cancellations, enforce deadlines, record receipts, recover Runs whose host is gone, confirm stops and queue
+    retries.
 
     With --json each cycle is a line of counters; without it, those cycles in which something happened.
     """
@@ -45,19 +56,28 @@ def command(invocation: Invocation, *, once: bool, only: str | None, interval_ms
         reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
         supervision = ledger.supervise(duties=duties, interval_ms=interval_ms, on_cycle=reports.put)
         if once:
+            refused = gate and not say_admission(supervision.admit())
             only_report = supervision.cycle()
             write_cycle(invocation, only_report, always=True)
-            return REFUSED if only_report.failed else 0
+            return REFUSED if only_report.failed or refused else 0
         with Interruption() as interruption:
             interruption.tell(lambda: reports.put(None))
             output.say(f"runfacts: supervising as {supervision.owner}")
             supervision.start()
             try:
+                if gate:
+                    _pass_gate(supervision, interruption)
                 while (report := reports.get()) is not None:
                     write_cycle(invocation, report)
             finally:
                 ended = supervision.stop()
             return _end(invocation, reports, supervision, ended=ended)
+
+
+def _pass_gate(supervision: Supervision, interruption: Interruption) -> None:
+    """Ask until new Runs may be admitted, and say so; the cycles go on meanwhile (R11.9)."""
+    while not interruption.times and not say_admission(supervision.admit(lambda: interruption.times > 0)):
+        interruption.wait(GATE_AGAIN_S)
 
 
 def _end(

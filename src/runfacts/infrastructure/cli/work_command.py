@@ -33,9 +33,10 @@ from runfacts.infrastructure.working import CONCURRENCY_MAX, Working
     help="Run so many commands at a time; as many as there are CPUs if left out.",
 )
 @click.option("--once", is_flag=True, help="Run one cycle, then what is queued until nothing is left, and end.")
+@click.option("--gate", is_flag=True, help="Begin nothing before what became of old runs is known.")
 @click.option("--interval", "interval_ms", type=Seconds(), metavar="S", help="Seconds between two cycles.")
 @pass_invocation
-def command(invocation: Invocation, *, concurrency: int | None, once: bool, interval_ms: int | None) -> int:
+def command(invocation: Invocation, *, concurrency: int | None, once: bool, gate: bool, interval_ms: int | None) -> int:
     """Run queued commands, and do all that `supervise` does, until SIGTERM or Ctrl-C.
 
     Then nothing new is begun, and commands have drain_ms to end; what runs on after that, or after a second signal, is
@@ -45,7 +46,7 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, inte
     with invocation.ledger(measured=True) as ledger, log_shown(debug=invocation.debug):
         reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
         places = concurrency or min(CONCURRENCY_MAX, os.cpu_count() or 1)
-        working = ledger.work(concurrency=places, interval_ms=interval_ms, on_cycle=reports.put)
+        working = ledger.work(concurrency=places, gate=gate, interval_ms=interval_ms, on_cycle=reports.put)
         with Interruption() as interruption:
 
             def interrupted() -> None:
@@ -58,7 +59,10 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, inte
             if once:
                 report = working.once(lambda: interruption.times > 0)
                 write_cycle(invocation, report, always=True)
-                return _end(report[PART].get("detached", 0), ended=not working.hosting, failed=report.failed)
+                refused = not working.admitted
+                if refused:
+                    output.say("runfacts: nothing was begun: what became of old runs is not known yet")
+                return _end(report[PART].get("detached", 0), ended=not working.hosting, failed=report.failed + refused)
             output.say(f"runfacts: working as {working.owner}, {output.counted(places, 'command')} at a time")
             working.start()
             detached = 0
