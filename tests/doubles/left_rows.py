@@ -63,6 +63,14 @@ def left_to_operators(
     put_row(ledger, purpose, ClaimState.MANUAL, claim.run_id, claim.attempt_id, **columns)
 
 
+def expired(ledger: Ledger, claim: AttemptClaim) -> None:
+    """Let an execution's lease have expired long ago, where no test moves the clock."""
+    lease = {"lease_expires_at_ms": 1} | ({"lease_expires_boot_ms": 1} if ledger.database.dialect == SQLITE else {})
+    with ledger.database.engine.begin() as connection:
+        where = executions.c.attempt_id == claim.attempt_id
+        connection.execute(update(executions).values(recover_at_ms=1, **lease).where(where))
+
+
 def row_of_item(ledger: Ledger, purpose: Purpose, item_id: str) -> dict[str, Any] | None:
     """Give the row of an item as it is stored, by column."""
     names = recovery_claims.columns.keys()
