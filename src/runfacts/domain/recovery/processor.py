@@ -24,13 +24,11 @@ from typing import Final
 from runfacts.domain.cancellation.controllers import Monotonic
 from runfacts.domain.cancellation.terms import HoldersDeadline
 from runfacts.domain.errors import InvalidSetting
-from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.limits import Settings
 from runfacts.domain.recovery.claims import (
     ApplyAnswer,
     ManualReason,
     Purpose,
-    RecoveryApplied,
     RecoveryClaimed,
     RecoveryFenced,
     RecoveryStale,
@@ -193,7 +191,7 @@ class RecoveryProcessor:
             case VerdictKind.RECEIPT | VerdictKind.RESOLVED:
                 self._settle_resolved(claim, verdict.kind, report)
             case _:
-                self._applied(claim, snapshot, verdict, self._apply(claim, snapshot, verdict), report)
+                self._applied(claim, verdict.kind, self._apply(claim, snapshot, verdict), report)
 
     def _apply(self, claim: RecoveryClaimed, snapshot: Snapshot, verdict: Verdict) -> ApplyAnswer:
         if verdict.kind is VerdictKind.MOVED_ON:
@@ -202,24 +200,14 @@ class RecoveryProcessor:
             return self._claims.apply_stopped(claim, snapshot, verdict.evidence, verdict.provider_type)
         return self._claims.apply_lost(claim, snapshot, verdict.evidence, verdict.provider_type)
 
-    def _applied(
-        self,
-        claim: RecoveryClaimed,
-        snapshot: Snapshot,
-        verdict: Verdict,
-        answer: ApplyAnswer,
-        report: RecoveryReport,
-    ) -> None:
+    def _applied(self, claim: RecoveryClaimed, what: VerdictKind, answer: ApplyAnswer, report: RecoveryReport) -> None:
         if isinstance(answer, RecoveryFenced):
             report.counts["fenced"] += 1
         elif isinstance(answer, RecoveryStale):
             self._settle_retry(claim, "stale", report)
-        elif _waits_again(answer):
-            # The same row is due again when the retry is.
-            wait_ms = snapshot.policy.wait_ms(snapshot.attempt_number or 1)
-            self._settle_retry(claim, verdict.kind, report, max(1, wait_ms))
         else:
-            self._settle_resolved(claim, verdict.kind, report)
+            # A retry that waits is a candidate again when it is due: the store knows when.
+            self._settle_resolved(claim, what, report)
 
     def _settle_resolved(self, claim: RecoveryClaimed, what: str, report: RecoveryReport) -> None:
         report.counts[what] += 1
@@ -233,7 +221,8 @@ class RecoveryProcessor:
         self, claim: RecoveryClaimed, what: str, report: RecoveryReport, wait_ms: int | None = None
     ) -> None:
         report.counts[what] += 1
-        retry_in_ms = self._delay_ms(claim) if wait_ms is None else wait_ms
+        # Rather too early than never: what is not due yet then waits once more.
+        retry_in_ms = self._delay_ms(claim) if wait_ms is None else min(wait_ms, self._settings.recovery_delay_max_ms)
         self._count_fenced(self._claims.settle_recovery(claim, retry_in_ms=retry_in_ms), report)
 
     def _settle_failed(self, claim: RecoveryClaimed, report: RecoveryReport) -> None:
@@ -257,10 +246,6 @@ class RecoveryProcessor:
     def _count_fenced(answer: object, report: RecoveryReport) -> None:
         if isinstance(answer, RecoveryFenced):
             report.counts["fenced"] += 1
-
-
-def _waits_again(answer: RecoveryApplied) -> bool:
-    return answer.run_status == RunStatus.RETRY_WAIT.value
 
 
 def _word(finding: Finding) -> str:

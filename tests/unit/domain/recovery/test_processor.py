@@ -29,7 +29,7 @@ from runfacts.domain.recovery.ports import Finding
 from runfacts.domain.recovery.processor import MARGIN_MS, RecoveryProcessor, RecoveryReport
 from runfacts.domain.recovery.snapshots import Snapshot
 from runfacts.domain.retry import RetryPolicy, Safety
-from snapshots import ANSWERS, claim_for, snapshot
+from snapshots import ANSWERS, NOW_MS, claim_for, snapshot
 
 SERVED = frozenset({("batch", "here")})
 ASKED: dict[str, Any] = {"intent_kind": IntentKind.USER, "intent_at_ms": 1}
@@ -235,17 +235,22 @@ def test_a_stop_that_is_no_candidate_yet_waits_until_it_is() -> None:
     assert bench.looker.asked == []
 
 
-@pytest.mark.parametrize(
-    ("after", "settled"), [("retry_wait", "retry"), ("failed", "resolved"), ("queued", "resolved")]
-)
-def test_a_lost_run_that_is_to_be_tried_again_keeps_its_row_until_that_is_due(after: str, settled: str) -> None:
+@pytest.mark.parametrize("after", ["retry_wait", "failed", "cancelled"])
+def test_a_lost_run_is_moved_on_and_the_store_knows_when_its_retry_is_due(after: str) -> None:
     policy = RetryPolicy(max_attempts=3, retry_on_lost=True, safety=Safety.IDEMPOTENT, backoff_ms=700)
-    bench = Bench(one(snapshot("lost", "lost", policy=policy, attempt_number=2), RETRY), purpose=RETRY)
+    bench = Bench(one(snapshot("lost", "lost", policy=policy), RETRY), purpose=RETRY)
     bench.store.run_status_after = after
     assert bench.cycle().as_dict() == {"claimed": 1, "moved_on": 1}
     assert bench.store.applied == [("a0", "retry", None, None)]
-    # 700 ms after the first Attempt, twice that after the second.
-    assert bench.store.settles == [("a0", settled, 1_400 if settled == "retry" else None, False)]
+    assert bench.store.settles == [("a0", "resolved", None, False)]
+
+
+@pytest.mark.parametrize(("due_in_ms", "wait_ms"), [(700, 700), (300_000, 300_000), (86_400_000, 300_000)])
+def test_a_retry_that_is_not_due_waits_for_that_within_the_bound_of_all_waits(due_in_ms: int, wait_ms: int) -> None:
+    waits = snapshot("retry_wait", "failed", retry_due_at_ms=NOW_MS + due_in_ms)
+    bench = Bench(one(waits, RETRY, delays=3), purpose=RETRY)
+    assert bench.cycle().as_dict() == {"claimed": 1, "retry": 1}
+    assert bench.store.settles == [("a0", "retry", wait_ms, False)]
 
 
 @pytest.mark.parametrize(
