@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, bindparam, cast, func, or_, select, tuple_
+from sqlalchemy.types import NULLTYPE
 
 from runfacts.domain.cancellation.dispatch import NOT_DUE_MAX_MS
 from runfacts.domain.lifecycle import ExecutionOwner, RunStatus
@@ -169,6 +170,14 @@ def _runs(at: ColumnElement[int], *where: ColumnElement[bool]) -> Select[Any]:
     )
 
 
+def _ownerless(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    status = run_has_attempt(runs.c.status)
+    if dialect == SQLITE:
+        # Without statistics SQLite would rather look up each status, and sort what it finds.
+        status = func.likely(status, type_=NULLTYPE)
+    return runs.c.active_attempt_id.is_(None), status
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One way to candidates: to look at them, and to hold them, passing over what somebody else holds."""
@@ -198,9 +207,7 @@ CLAIMS_AHEAD: Final = _query(
     "claims_ahead", lambda dialect: _rows(dialect, claims.c.due_at_ms > _number("ahead_ms")), claims
 )
 OWNERLESS_RUNS: Final = _query(
-    "ownerless_runs",
-    lambda _: _runs(runs.c.updated_at_ms, runs.c.active_attempt_id.is_(None), run_has_attempt(runs.c.status)),
-    runs,
+    "ownerless_runs", lambda dialect: _runs(runs.c.updated_at_ms, *_ownerless(dialect)), runs
 )
 STUCK_RUNS: Final = _query(
     "stuck_runs", lambda _: _runs(runs.c.created_at_ms, runs.c.status == constant(RunStatus.CREATED.value)), runs
