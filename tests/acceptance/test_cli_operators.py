@@ -92,7 +92,7 @@ def test_list_and_show_say_where_the_delivery_stands(ledger_told: Told, blocked:
         "last_result": "identity_mismatch",
         "next_attempt_at_ms": None,
     }
-    assert ledger_told("list").out.splitlines()[1].split()[-2] == "blocked"
+    assert ledger_told("list").out.splitlines()[1].split()[-3:-1] == ["blocked", "-"]
     shown = ledger_told("show", blocked.run_id).out
     assert re.search(r"^delivery +blocked$", shown, re.MULTILINE)
     assert re.search(r"^last result +identity_mismatch$", shown, re.MULTILINE)

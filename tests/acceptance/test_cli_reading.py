@@ -63,8 +63,8 @@ def test_list_lets_through_what_was_asked_for(ledger_told: Told, runs: list[str]
 def test_piped_tables_are_plain_columns_with_times_in_utc(ledger_told: Told, runs: list[str]) -> None:
     said = ledger_told("list", "--status", "succeeded")
     header, row = said.out.splitlines()
-    assert header.split() == ["RUN", "PROJECT", "TASK", "STATUS", "STOP", "CREATED"]
-    assert row.split()[:5] == [runs[0], "books", "import", "succeeded", "-"]
+    assert header.split() == ["RUN", "PROJECT", "TASK", "STATUS", "STOP", "RECOVERY", "CREATED"]
+    assert row.split()[:6] == [runs[0], "books", "import", "succeeded", "-", "-"]
     assert row.endswith("Z")
     assert "\x1b" not in said.out
 
