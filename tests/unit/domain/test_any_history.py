@@ -1,4 +1,7 @@
-"""Whatever commands come in whatever order, a Run's ledger keeps its promises (R2.3 to R2.8, R3.1, R3.2, R3.4)."""
+"""Whatever commands come in whatever order, a Run's ledger keeps its promises.
+
+R2.3 to R2.8, R3.1, R3.2, R3.4; what recovery records among them (R11.5, R12.1, R12.2).
+"""
 
 # ruff: noqa: D102 - rules and invariants are named by their sentence, like tests
 
@@ -21,7 +24,8 @@ from runfacts.domain.history import Draft, History, RecordedBy
 from runfacts.domain.lifecycle import ATTEMPT_TRANSITIONS, RUN_TRANSITIONS, IntentKind
 from runfacts.domain.outcomes import Outcome
 from runfacts.domain.payload_parts import Evidence
-from runfacts.domain.payloads import AttemptClaimed, AttemptLost, RunCreated, RunLost, RunRetryWait
+from runfacts.domain.payloads import AttemptClaimed, RunCreated
+from runfacts.domain.recovery.lost import lost, requeue, retry_lost, stopped
 from runfacts.domain.retry import RetryPolicy, Safety
 
 ENDED = {"succeeded", "failed", "cancelled", "timed_out"}
@@ -109,19 +113,29 @@ class AnyCommands(RuleBasedStateMachine):
             # Nothing is marked cancelled because somebody asked (R6.2).
             assert self.history.run.status is status
 
-    @rule()
-    def lose(self) -> None:
-        """As recovery will: the Attempt is proven gone, and the Run with it (R11.5)."""
-        attempt = self.history.active_attempt
-        if attempt is not None and self.history.run.intent is None:
-            lost = {"evidence": Evidence.NOT_RUNNING}
-            self._record((Draft(AttemptLost(**lost), attempt.id), Draft(RunLost(**lost), attempt.id)))
+    @rule(evidence=st.sampled_from(Evidence))
+    def lose(self, evidence: Evidence) -> None:
+        for attempt_id in tuple(self.history.attempts):
+            lose = partial(lost, attempt_id=attempt_id, evidence=evidence, provider_type="local")
+            had_intent = self.history.run.intent is not None
+            decision = self._decide(lose)
+            assert not (had_intent and decision.drafts)
+
+    @rule(evidence=st.sampled_from(Evidence))
+    def confirm_that_it_stopped(self, evidence: Evidence) -> None:
+        had_intent = self.history.run.intent is not None
+        decision = self._decide(partial(stopped, evidence=evidence, provider_type="local"))
+        assert had_intent or not decision.drafts
+        assert not decision.drafts or self.history.run.terminal
 
     @rule()
-    def retry_what_is_lost(self) -> None:
-        """As the retry authority will (R12.1)."""
-        if self.history.run.status == "lost":
-            self._record((Draft(RunRetryWait(due_at_ms=self.now_ms)),))
+    def move_on_what_is_lost(self) -> None:
+        self._decide(lambda before: retry_lost(before, self.now_ms))
+
+    @rule(group_gone=st.booleans())
+    def queue_a_retry(self, group_gone: bool) -> None:  # noqa: FBT001 - hypothesis names it
+        decision = self._decide(lambda before: requeue(before, self.now_ms, group_gone=group_gone))
+        assert group_gone or not (decision.drafts and self.history.run.group_left)
 
     def _decide(self, decide: Decide) -> Decision:
         try:
