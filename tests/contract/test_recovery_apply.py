@@ -102,11 +102,12 @@ def test_a_fenced_holder_does_not_even_read_the_run(ledger: Ledger, manual_clock
     snapshot = seen(ledger, claim)
     manual_clock.advance(LEASE_MS)
     only(ledger, owner=TWO)
-    for act in (
+    acts: tuple[Callable[[], object], ...] = (
         lambda: lose(ledger, claim, snapshot),
         lambda: ledger.apply_stopped(claim, snapshot, Evidence.NOT_RUNNING, "batch"),
         lambda: ledger.apply_retry(claim, snapshot),
-    ):
+    )
+    for act in acts:
         recorded = RecordedSteps()
         with unchanged(ledger), listening(ledger, recorded):
             assert act() == RecoveryFenced(claim.key)

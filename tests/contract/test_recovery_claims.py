@@ -435,6 +435,24 @@ def test_c35_a_jump_of_the_clock_neither_shortens_nor_stretches_a_lease(
     assert only(ledger, owner=TWO).key == taken.key
 
 
+def test_c35_a_small_step_back_is_noticed_by_who_looks(ledger: Ledger, manual_clock: ManualClock) -> None:
+    claim = brought_to(ledger, "running")
+    assert page(ledger) == ()
+    manual_clock.jump_wall(-HOUR // 12)
+    manual_clock.advance(LEASE_MS - 1)
+    with unchanged(ledger):
+        assert page(ledger) == ()
+    manual_clock.advance(1)
+    taken = only(ledger)
+    assert taken.attempt_id == claim.attempt_id
+    settled(ledger, taken, retry_in_ms=5_000)
+    # The wait is by the wall clock, as it is now.
+    with unchanged(ledger):
+        assert page(ledger) == ()
+    manual_clock.advance(5_000)
+    assert only(ledger).delays == 1
+
+
 def test_after_a_reboot_every_lease_and_claim_of_before_is_over(ledger: Ledger, manual_clock: ManualClock) -> None:
     brought_to(ledger, "running")
     manual_clock.advance(LEASE_MS)

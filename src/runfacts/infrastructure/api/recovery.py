@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runfacts.domain.limits import Settings
 from runfacts.domain.measures import NO_MEASURES, Measures
-from runfacts.infrastructure.api.recovery_pages import RecoveryPages, Walks
+from runfacts.infrastructure.api.recovery_pages import RecoveryPages, Walks, WallClock
 from runfacts.infrastructure.api.recovery_settle import RecoverySettle, SweepPlace
 from runfacts.infrastructure.database.connections import Database
 
@@ -22,4 +22,5 @@ class Recovery(RecoveryPages, RecoverySettle):
         """Begin every walk and the sweep at the beginning."""
         super().__init__(database, settings, machine_id, measures)
         self._walks = Walks()
+        self._wall = WallClock()
         self._sweep = SweepPlace()

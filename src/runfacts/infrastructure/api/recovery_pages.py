@@ -55,6 +55,8 @@ _LATE_MS: Final = 60_000
 """How long a Run may take from the time that it records to where a walk can see it, at the very most."""
 _WALK_AGAIN_MS: Final = 10 * 60_000
 """After how long a walk begins anew, whatever it has seen."""
+_SLEWED_MS: Final = 1_000
+"""What a clock that is only being adjusted may lose, and what a take-over may be late by then."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,31 @@ class Walks:
             self.places[query] = min([until_ms - _LATE_MS] + [each.at_ms - 1 for each in found[:1]])
 
 
+@dataclass(slots=True)
+class WallClock:
+    """Whether this machine's wall clock was set back while somebody looked: what it goes ahead of the boot clock."""
+
+    lock: Lock = field(default_factory=Lock)
+    boot_id: str | None = None
+    ahead_ms: int = 0
+    noticed_boot_ms: int | None = None
+
+    def stepped_back(self, moments: Moments) -> bool:
+        """Tell it for as long as a lease may stand that was given before."""
+        if moments.boot_id is None:
+            return False
+        ahead_ms = moments.now_ms - moments.boot_ms
+        with self.lock:
+            if self.boot_id != moments.boot_id or ahead_ms > self.ahead_ms - _SLEWED_MS:
+                self.boot_id, self.ahead_ms, self.noticed_boot_ms = moments.boot_id, ahead_ms, None
+                return False
+            if self.noticed_boot_ms is None:
+                self.noticed_boot_ms = moments.boot_ms
+            if moments.boot_ms - self.noticed_boot_ms > _WALK_AGAIN_MS:
+                self.ahead_ms = ahead_ms
+            return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Terms:
     """What the terms of a page have in common."""
@@ -91,6 +118,7 @@ class RecoveryPages(LedgerCore):
     """Find and claim what nobody looks after."""
 
     _walks: Walks
+    _wall: WallClock
 
     def claim_recoveries(
         self,
@@ -140,14 +168,15 @@ class RecoveryPages(LedgerCore):
         """Say where the next page's items stand, and how many of them in each range: one's own, oldest first."""
         with self._database.reading() as reading:
             moments = Moments.of(reading)
-            ranges = own_ranges(purpose, served, moments)
+            stepped_back = self._wall.stepped_back(moments)
+            ranges = own_ranges(purpose, served, moments, self._settings, stepped_back=stepped_back)
             if purpose is Purpose.RECOVERY:
                 ranges += unowned_ranges(moments, self._walks.at(moments.now_ms), self._settings)
             seen = self._looked(reading, ranges, moments, limit)
             own = sorted(seen, key=lambda each: (each[0].at_ms, each[0].item_id))[:limit]
             wanted = Counter(where for _, where in own)
             if len(own) < limit:
-                foreign = foreign_ranges(reading, purpose, served, moments, self._settings.unserved_after_ms)
+                foreign = foreign_ranges(reading, purpose, served, moments, self._settings)
                 seen = self._looked(reading, foreign, moments, limit - len(own))
                 later = sorted(seen, key=lambda each: (each[0].at_ms, each[0].item_id))[: limit - len(own)]
                 wanted += Counter(where for _, where in later)

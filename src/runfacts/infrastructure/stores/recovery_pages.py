@@ -33,14 +33,6 @@ from runfacts.infrastructure.stores.recovery_claims import CLAIM_BOUND_MS
 from runfacts.infrastructure.stores.recovery_targets import Moments
 
 _, _, _LEASE_BOUND_MS = Settings.bounds()["execution_lease_ms"]
-_, _, _GRACE_BOUND_MS = Settings.bounds()["stop_report_grace_ms"]
-_AHEAD_MS: Final[Mapping[Purpose, int]] = {
-    Purpose.RECOVERY: _LEASE_BOUND_MS,
-    Purpose.STOP: _GRACE_BOUND_MS,
-    Purpose.RETRY: NOT_DUE_MAX_MS,
-}
-"""What stands further ahead than this was put there by a clock that has stepped back since (R5.3)."""
-
 ANYWHERE: Final = ("", "")
 """Executor type and scope of rows that need no evidence, so that any worker may claim them."""
 
@@ -247,11 +239,25 @@ class Range:
 
 
 def own_ranges(
-    purpose: Purpose, served: frozenset[tuple[str, str]], moments: Moments, *, until_ms: int | None = None
+    purpose: Purpose,
+    served: frozenset[tuple[str, str]],
+    moments: Moments,
+    settings: Settings,
+    *,
+    until_ms: int | None = None,
+    stepped_back: bool = False,
 ) -> list[Range]:
-    """Give the ranges of what a worker serves, as far as it was due at ``until_ms``, or is due now."""
+    """Give the ranges of what a worker serves, as far as it was due at ``until_ms``, or is due now.
+
+    ``stepped_back``: this machine's wall clock is known to have been set back, so that also what seems to be due a
+    little later is looked at; its lease says by the boot clock whether it has expired (R5.2).
+    """
     at_ms = moments.now_ms if until_ms is None else until_ms
-    shared = _shared(moments) | {"until_ms": at_ms, "ahead_ms": moments.now_ms + _AHEAD_MS[purpose]}
+    everything = stepped_back and purpose is Purpose.RECOVERY
+    shared = _shared(moments) | {
+        "until_ms": at_ms,
+        "ahead_ms": moments.now_ms + (0 if everything else _ahead_ms(purpose, settings)),
+    }
     if purpose is Purpose.RECOVERY:
         queries = (DUE_ATTEMPTS, AHEAD_ATTEMPTS)
         kind = ItemKind.ATTEMPT
@@ -275,7 +281,7 @@ def unowned_ranges(moments: Moments, places: Mapping[Query, int], settings: Sett
     Rows that are due, then Runs that nobody looks after and Runs that were created and never queued, each from its
     place on.
     """
-    shared = _shared(moments) | {"ahead_ms": moments.now_ms + _AHEAD_MS[Purpose.RECOVERY]}
+    shared = _shared(moments) | {"ahead_ms": moments.now_ms + _ahead_ms(Purpose.RECOVERY, settings)}
     rows = shared | {"purpose": Purpose.RECOVERY.value, "until_ms": moments.now_ms} | _placed(ANYWHERE)
     found = [Range(ItemKind.RUN, query, rows, ANYWHERE) for query in (DUE_CLAIMS, CLAIMS_AHEAD)]
     for query, until_ms in walks(moments, settings).items():
@@ -290,25 +296,34 @@ def walks(moments: Moments, settings: Settings) -> dict[Query, int]:
 
 
 def foreign_ranges(
-    reading: Reading, purpose: Purpose, served: frozenset[tuple[str, str]], moments: Moments, unserved_after_ms: int
+    reading: Reading, purpose: Purpose, served: frozenset[tuple[str, str]], moments: Moments, settings: Settings
 ) -> list[Range]:
     """Give the ranges of other scopes that nobody of theirs has come for since ``unserved_after_ms`` (R8.2)."""
     if purpose is Purpose.RECOVERY:
         statement, parameters = SELECT_UNSERVED_ATTEMPTS, {}
     else:
         statement, parameters = SELECT_UNSERVED_CLAIMS, {"purpose": purpose.value}
-    until_ms = moments.now_ms - unserved_after_ms
+    until_ms = moments.now_ms - settings.unserved_after_ms
     found: list[Range] = []
     for executor_type in sorted({executor_type for executor_type, _ in served}):
         asked = parameters | {"executor_type": executor_type, "until_ms": until_ms}
         scopes = {(executor_type, row[0]) for row in reading.rows(statement, asked)}
-        ranges = own_ranges(purpose, frozenset(scopes - served), moments, until_ms=until_ms)
+        ranges = own_ranges(purpose, frozenset(scopes - served), moments, settings, until_ms=until_ms)
         found += [
             replace(each, foreign=True)
             for each in ranges
             if each.query in {DUE_ATTEMPTS, DUE_CLAIMS} and each.where in scopes - served
         ]
     return found
+
+
+def _ahead_ms(purpose: Purpose, settings: Settings) -> int:
+    """Say how far ahead nothing stands but what a clock put there that has stepped back since (R5.3)."""
+    if purpose is Purpose.RETRY:
+        return NOT_DUE_MAX_MS
+    if purpose is Purpose.STOP:
+        return max(_LEASE_BOUND_MS, settings.stop_report_grace_ms)
+    return _LEASE_BOUND_MS
 
 
 def _shared(moments: Moments) -> dict[str, Any]:
