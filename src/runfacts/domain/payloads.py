@@ -252,7 +252,7 @@ class RunRecoveryReleased(RunPayload, WithReason):
     TYPE: ClassVar[str] = "run.recovery_released"
 
     purpose: Name
-    """What the claim is for: ``recovery`` or ``stop`` (R11.2)."""
+    """What the claim is for: ``recovery``, ``stop`` or ``retry`` (R11.2)."""
 
 
 class RunRecoveryAttested(RunPayload, WithReason):
