@@ -124,6 +124,19 @@ def test_list_and_show_say_where_a_run_stands(ledger_told: Told, ledger: Ledger,
     assert re.search(rf"^recovery +{words}$", ledger_told("show", manual.run_id).out, re.MULTILINE)
 
 
+def test_doctor_names_the_queue_when_somebody_is_needed(ledger_told: Told, ledger: Ledger) -> None:
+    def check() -> tuple[bool, str]:
+        (found,) = [one for one in ledger_told("doctor", "--json").json["checks"] if one["name"] == "recoveries"]
+        return found["ok"], found["detail"]
+
+    claim = brought_to(ledger, "running")
+    assert check() == (True, "no run waits for an operator to say what became of it")
+    left_to_operators(ledger, claim)
+    ok, detail = check()
+    assert not ok
+    assert re.fullmatch(r"some runs wait for an operator, the first for \d+ s: see `runfacts manual`", detail)
+
+
 def test_release_lets_workers_look_again(ledger_told: Told, manual: AttemptClaim) -> None:
     arguments = ("release", manual.run_id, "--because", "the host is back", "--version", "2", "--as", "olga")
     said = ledger_told(*arguments, "--json")

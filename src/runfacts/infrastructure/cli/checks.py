@@ -98,6 +98,7 @@ def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check
     yield _unknown_types(database)
     yield _receipts(Path(ledger.places().directory))
     yield _cancellations(ledger)
+    yield _recoveries(ledger)
     yield from _evidence(ledger)
 
 
@@ -172,6 +173,17 @@ def _cancellations(ledger: Ledger) -> Check:
     if ledger.blocked(limit=1).items:
         return Check("cancellations", ok=False, detail=f"{detail}; some wait for an operator: see `runfacts blocked`")
     return Check("cancellations", ok=True, detail=detail)
+
+
+def _recoveries(ledger: Ledger) -> Check:
+    waiting = ledger.manual(limit=1).items
+    if not waiting:
+        return Check("recoveries", ok=True, detail="no run waits for an operator to say what became of it")
+    since_ms = waiting[0].since_ms
+    with ledger.database.reading() as reading:
+        oldest_s = max(0, reading.now_ms() - since_ms) // 1_000
+    detail = f"some runs wait for an operator, the first for {oldest_s} s: see `runfacts manual`"
+    return Check("recoveries", ok=False, detail=detail)
 
 
 def _evidence(ledger: Ledger) -> Iterator[Check]:
