@@ -33,7 +33,7 @@ from recoveries import (
     settled,
     vanish,
 )
-from runfacts import AttemptStatus, InvalidValue, Ledger, Outcome, RenewalRefused, Renewed, RunStatus
+from runfacts import AttemptStatus, InvalidValue, Ledger, Outcome, RenewalRefused, Renewed, RetryPolicy, RunStatus
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.recovery.claims import (
@@ -503,3 +503,23 @@ def test_a_manual_item_is_found_again_only_when_what_was_seen_has_changed(
     assert (snapshot.run_status, snapshot.attempt_status) == (RunStatus.WAITING_APPROVAL, AttemptStatus.RUNNING)
     assert row_of_claim(ledger, again)["reason"] is None
     assert ClaimState(row_of_claim(ledger, again)["state"]) is ClaimState.CLAIMED
+
+
+@pytest.mark.parametrize("group_left", [False, True])
+def test_a_retry_needs_its_own_scope_only_where_somebody_must_be_proven_gone(
+    ledger: Ledger, manual_clock: ManualClock, *, group_left: bool
+) -> None:
+    policy = RetryPolicy(max_attempts=2, retry_on_failure=True, backoff_ms=1_000)
+    claim = brought_to(ledger, "running", policy=policy)
+    ledger.finish(claim, Outcome.failed(exit_code=1), actor=WORKER, group_left=group_left)
+    manual_clock.advance(999)
+    with unchanged(ledger):
+        assert page(ledger, Purpose.RETRY) == ()
+    manual_clock.advance(1)
+    if group_left:
+        with unchanged(ledger):
+            assert page(ledger, Purpose.RETRY, served=ELSEWHERE) == ()
+        assert only(ledger, Purpose.RETRY).run_id == claim.run_id
+    else:
+        taken = only(ledger, Purpose.RETRY, served=ELSEWHERE)
+        assert (taken.run_id, taken.foreign) == (claim.run_id, False)

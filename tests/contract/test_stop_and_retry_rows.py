@@ -265,7 +265,7 @@ def test_a_failure_that_is_tried_again_makes_the_retry_row(ledger: Ledger, manua
     assert isinstance(ledger.finish(claim, FAILED, actor=WORKER), Finished)
     row = rows_of(ledger, claim.run_id)["retry"]
     assert (row["kind"], row["run_id"], row["attempt_id"]) == ("run", claim.run_id, claim.attempt_id)
-    assert (row["executor_type"], row["scope"], row["state"], row["version"]) == ("batch", "here", "available", 0)
+    assert (row["executor_type"], row["scope"], row["state"], row["version"]) == ("batch", "", "available", 0)
     assert (row["due_at_ms"], row["created_at_ms"]) == (ledger.run(claim.run_id).retry_due_at_ms, EPOCH_MS + 500)
     assert ledger.verify().clean
 

@@ -22,7 +22,6 @@ from runfacts.domain.payload_parts import Evidence as EvidenceKind
 from runfacts.domain.recovery import lost
 from runfacts.domain.recovery.claims import (
     ApplyAnswer,
-    Purpose,
     RecoveryApplied,
     RecoveryClaimed,
     RecoveryFenced,
@@ -84,9 +83,8 @@ class RecoveryApply(LedgerCore):
                 return Decision(), (), ()
             decision = lost.lost(history, attempt_id, evidence, provider_type)
             executor_type = history.attempts[attempt_id].executor_type
-            # The group is proven gone, so that any worker of the executor type may decide what comes next (R12.1).
             place = recovery_rows.Placed(history.run_id, attempt_id, executor_type, "")
-            retry = recovery_rows.available(Purpose.RETRY, place, moment.now_ms, moment.now_ms)
+            retry = recovery_rows.to_be_retried(place, moment.now_ms, moment.now_ms)
             return decision, (), (retry, *_closed(moment, history, snapshot))
 
         return self._apply(claim, snapshot, decide)

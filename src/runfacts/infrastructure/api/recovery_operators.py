@@ -170,7 +170,7 @@ def _lost_on_a_word(
     if decision.refusal is not None:
         raise VerbRefused(ATTEST, run_id, f"its attempt is {attempt.status}; cancel ends it")
     ended = recovery_verbs.resolved_anew(target, now_ms) if row is None else recovery_verbs.resolved(row, now_ms)
-    changes = [ended, recovery_rows.available(Purpose.RETRY, target, now_ms, now_ms)]
+    changes = [ended, recovery_rows.to_be_retried(target, now_ms, now_ms)]
     if attempt.active:
         changes.append(recovery_verbs.closed(attempt.id, expires_at_ms, now_ms))
     return decision.drafts, tuple(changes)

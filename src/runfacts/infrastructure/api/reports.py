@@ -33,7 +33,6 @@ from runfacts.domain.leases import TokenPurpose, matches
 from runfacts.domain.limits import HANDLE_MAX
 from runfacts.domain.outcomes import Outcome
 from runfacts.domain.payloads import RunRetryWait
-from runfacts.domain.recovery.claims import Purpose
 from runfacts.infrastructure.api.attempt_commands import start_refused
 from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
 from runfacts.infrastructure.api.core import LedgerCore, plain, repeated
@@ -47,7 +46,7 @@ from runfacts.infrastructure.stores.executions import (
     STORE_HANDLE,
     Execution,
 )
-from runfacts.infrastructure.stores.recovery_rows import available
+from runfacts.infrastructure.stores.recovery_rows import to_be_retried
 
 _SEQUENCE_MAX = 1 << 52
 _PID_MAX = (1 << 31) - 1
@@ -312,7 +311,10 @@ def _retry(moment: Moment, decision: Decision) -> tuple[Change, ...]:
     if not isinstance(last.payload, RunRetryWait) or last.attempt_id is None or moment.execution is None:
         return ()
     target = read_target(moment.reading, moment.execution.run_id, last.attempt_id)
-    return () if target is None else (available(Purpose.RETRY, target, last.payload.due_at_ms, moment.now_ms),)
+    if target is None:
+        return ()
+    due_at_ms, left = last.payload.due_at_ms, last.payload.group_left is True
+    return (to_be_retried(target, due_at_ms, moment.now_ms, group_left=left),)
 
 
 def _reported_before(attempt: Attempt | None, outcome: Outcome) -> bool:

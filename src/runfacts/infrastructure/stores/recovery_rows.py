@@ -172,6 +172,16 @@ def available(purpose: Purpose, run: PlacedRun, due_at_ms: int, now_ms: int) -> 
     return Change(MAKE_AVAILABLE, _row(purpose, run, due_at_ms, now_ms))
 
 
+def to_be_retried(run: PlacedRun, due_at_ms: int, now_ms: int, *, group_left: bool = False) -> Change:
+    """Let the retry of a Run be claimed from ``due_at_ms`` on.
+
+    Only where members of the last Attempt's group may be left does it need somebody who can prove them gone; else
+    any worker of the executor type may claim it, also when the machine never comes back (R12.1).
+    """
+    scope = run.scope if group_left else ""
+    return available(Purpose.RETRY, Placed(run.run_id, run.attempt_id, run.executor_type, scope), due_at_ms, now_ms)
+
+
 def resolved(purpose: Purpose, run: PlacedRun, now_ms: int) -> Change:
     """End the stop or retry of a Run, whoever holds it: there is nothing left to find out."""
     return Change(RESOLVE_ROW, _row(purpose, run, None, now_ms) | _RESOLVED)
