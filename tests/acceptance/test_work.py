@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from process_watch import Marked, marked_environment, wait_until
-from runfacts import Actor, Ledger, RunStatus
+from runfacts import Actor, Ledger, RetryPolicy, RunStatus, Safety
 from runfacts.infrastructure.database.opening import migrate
 from runfacts.testing.ledgers import contents_of
 from runfacts.testing.plugin import DATABASES
@@ -185,6 +185,32 @@ def test_commands_of_a_killed_worker_go_on_and_the_next_worker_records_them(
         wait_until(lambda: {status(ledger, run_id) for run_id in run_ids} == {RunStatus.FAILED}, "both are recorded")
         assert sorted(ran(place)) == run_ids
         assert [ledger.run(run_id).attempts[0].exit_code for run_id in run_ids] == [7, 7]
+        other.signal(signal.SIGTERM)
+        assert other.code() == 0
+        assert contents_of(ledger)["commands"] == []
+        assert ledger.verify().clean
+
+
+@pytest.mark.timeout(300)
+def test_what_is_lost_with_its_worker_is_tried_again_by_another_where_that_is_safe(
+    database_url: str, place: Path, start: Start, marked: Marked
+) -> None:
+    again = RetryPolicy(max_attempts=2, retry_on_lost=True, safety=Safety.IDEMPOTENT, backoff_ms=0)
+    script = NOTE + 'test "$(wc -l < ran)" -ge 2 || sleep 600'
+    short = ("--set", "execution_lease_ms=2000", "--set", "recovery_delay_ms=100")
+    with Ledger.open(database_url) as ledger:
+        run_id = submit(ledger, place, script, policy=again)
+        worker = start(database_url, *WORK, *short)
+        wait_until(lambda: ran(place) == [run_id], "it runs")
+        worker.signal(signal.SIGKILL)
+        # Its keeper and the command die with it.
+        marked.end()
+        other = start(database_url, *WORK, *short)
+        wait_until(lambda: status(ledger, run_id) is RunStatus.SUCCEEDED, "it is lost on proof and tried again")
+        run = ledger.run(run_id)
+        assert [(each.number, each.status) for each in run.attempts] == [(1, "lost"), (2, "succeeded")]
+        assert {each.worker_id for each in run.attempts} != {run.attempts[0].worker_id}
+        assert ran(place) == [run_id] * 2
         other.signal(signal.SIGTERM)
         assert other.code() == 0
         assert contents_of(ledger)["commands"] == []
