@@ -16,7 +16,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Select, Text, and_, bindparam, cast, func, or_, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.types import NULLTYPE
 
 from runfacts.domain.cancellation.dispatch import NOT_DUE_MAX_MS
@@ -71,23 +86,39 @@ _SEEN: Final = (
     + _said(runs.c.intent_at_ms)
 )
 _NOT_SO_ANY_MORE: Final = and_(among(claims.c.state, [ClaimState.MANUAL]), claims.c.seen != _SEEN)
+_YES, _NO = literal_column("1", BigInteger), literal_column("0", BigInteger)
 _OURS: Final = and_(runs.c.execution_owner == constant(ExecutionOwner.RUNTIME.value), runs.c.intent_at_ms.is_(None))
+
+
+def _row(kind: ItemKind, item_id: ColumnElement[str], what: ColumnElement[Any]) -> ScalarSelect[Any]:
+    """Give something of an item's row; null where it has none.
+
+    Not a join: PostgreSQL believes a table of claims small that has just grown, and would read all of it for each item.
+    """
+    return (
+        select(what)
+        .where(
+            claims.c.purpose == constant(Purpose.RECOVERY.value),
+            claims.c.kind == constant(kind.value),
+            claims.c.item_id == item_id,
+        )
+        .correlate(runs, attempts, executions)
+        .scalar_subquery()
+    )
+
+
+def _lets(kind: ItemKind, item_id: ColumnElement[str], *free: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether an item has no row, or one that is free by one of these."""
+    return func.coalesce(_row(kind, item_id, case((or_(*free), _YES), else_=_NO)), _YES) == _YES
 
 
 def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
     waits = claims.c.next_claim_at_ms
+    item_id = executions.c.attempt_id
     return (
-        select(executions.c.attempt_id, executions.c.recover_at_ms, claims.c.version)
+        select(item_id, executions.c.recover_at_ms, _row(ItemKind.ATTEMPT, item_id, claims.c.version))
         .join_from(executions, runs, runs.c.run_id == executions.c.run_id)
-        .outerjoin(attempts, attempts.c.attempt_id == executions.c.attempt_id)
-        .outerjoin(
-            claims,
-            and_(
-                claims.c.purpose == constant(Purpose.RECOVERY.value),
-                claims.c.kind == constant(ItemKind.ATTEMPT.value),
-                claims.c.item_id == executions.c.attempt_id,
-            ),
-        )
+        .outerjoin(attempts, attempts.c.attempt_id == item_id)
         .where(
             executions.c.executor_type == bindparam("executor_type"),
             executions.c.scope == bindparam("scope"),
@@ -102,8 +133,9 @@ def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
                 executions.c.lease_expires_boot_ms,
                 _LEASE_BOUND_MS,
             ),
-            or_(
-                claims.c.state.is_(None),
+            _lets(
+                ItemKind.ATTEMPT,
+                item_id,
                 among(claims.c.state, [ClaimState.RESOLVED, ClaimState.AVAILABLE]),
                 and_(among(claims.c.state, [ClaimState.CLAIMED]), _claim_over(dialect)),
                 and_(
@@ -113,7 +145,7 @@ def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
                 _NOT_SO_ANY_MORE,
             ),
         )
-        .order_by(executions.c.recover_at_ms, executions.c.attempt_id)
+        .order_by(executions.c.recover_at_ms, item_id)
         .limit(_number("limit"))
     )
 
@@ -135,29 +167,20 @@ def _rows(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
 
 
 def _runs(at: ColumnElement[int], *where: ColumnElement[bool]) -> Select[Any]:
+    item_id = runs.c.run_id
     return (
-        select(runs.c.run_id, at, claims.c.version)
-        .outerjoin_from(
-            runs, attempts, and_(attempts.c.run_id == runs.c.run_id, attempts.c.number == runs.c.attempt_count)
-        )
+        select(item_id, at, _row(ItemKind.RUN, item_id, claims.c.version))
+        .outerjoin_from(runs, attempts, and_(attempts.c.run_id == item_id, attempts.c.number == runs.c.attempt_count))
         .outerjoin(executions, executions.c.attempt_id == attempts.c.attempt_id)
-        .outerjoin(
-            claims,
-            and_(
-                claims.c.purpose == constant(Purpose.RECOVERY.value),
-                claims.c.kind == constant(ItemKind.RUN.value),
-                claims.c.item_id == runs.c.run_id,
-            ),
-        )
         .where(
             *where,
-            tuple_(at, runs.c.run_id) > tuple_(_number("after_ms"), bindparam("after_id", type_=Text)),
+            tuple_(at, item_id) > tuple_(_number("after_ms"), bindparam("after_id", type_=Text)),
             at <= _number("until_ms"),
             _OURS,
             # What has a row that is due, is held or backs off is found by that (R11.2).
-            or_(claims.c.state.is_(None), among(claims.c.state, [ClaimState.RESOLVED]), _NOT_SO_ANY_MORE),
+            _lets(ItemKind.RUN, item_id, among(claims.c.state, [ClaimState.RESOLVED]), _NOT_SO_ANY_MORE),
         )
-        .order_by(at, runs.c.run_id)
+        .order_by(at, item_id)
         .limit(_number("limit"))
     )
 
