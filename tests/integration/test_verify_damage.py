@@ -244,6 +244,8 @@ def record_ended_run(transaction: Transaction, run_id: str) -> None:
         "lease_expires_at_ms": 1_000,
         "lease_boot_id": RUN,
         "lease_expires_boot_ms": 1_000,
+        "seen_at_ms": 1_000,
+        "closed_at_ms": 1_000,
     }
     transaction.run(INSERT_EXECUTION, execution)
     transaction.run(INSERT_ATTEMPT, attempt_row(history.attempts[attempt_id]))
