@@ -108,8 +108,11 @@ def _row(kind: ItemKind, item_id: ColumnElement[str], what: ColumnElement[Any]) 
 
 
 def _lets(kind: ItemKind, item_id: ColumnElement[str], *free: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether an item has no row, or one that is free by one of these."""
-    return func.coalesce(_row(kind, item_id, case((or_(*free), _YES), else_=_NO)), _YES) == _YES
+    """Whether an item has no row, or one that is free by one of these.
+
+    Asked as "is not null", which PostgreSQL expects to hold for nearly all: it shall stop at the page's end.
+    """
+    return func.nullif(func.coalesce(_row(kind, item_id, case((or_(*free), _YES), else_=_NO)), _YES), _NO).is_not(None)
 
 
 def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
