@@ -29,6 +29,10 @@ _TREE = """\
 sh -c 'trap "" TERM; echo $$; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n + 1)); done' &
 wait
 """
+_ONCE_MORE = "echo $$; [ ! -e again ] || exit 0; touch again; n=0; while [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done"
+"""A command that says its number and ends at once the second time."""
+_AGAIN = ("attempt.claimed", "attempt.running", "run.running", "attempt.succeeded", "run.succeeded")
+_SAFE_TWICE = ("--attempts", "2", "--retry-lost", "--replay-safe", "idempotent")
 _FIRST_WORKER = ("--set", "grace_ms=3000", "--set", "cancel_lease_ms=6000")
 """The time between TERM and KILL, and how long others must leave a delivery to its holder."""
 _SECOND_WORKER = ("--set", "grace_ms=200", "--set", "cancel_lease_ms=4000")
@@ -159,6 +163,29 @@ class Demo:
         self.workers = first, second
         return run_id
 
+    def lose_everything(self) -> str:
+        """Kill a host, its keeper and the command; a worker finds out, and runs what may be run twice once more."""
+        what = "all of it is killed"
+        options = ("--task", what, *_SAFE_TWICE, "--set", "execution_lease_ms=2000")
+        say(f"$ runfacts exec {shlex.join(options)} -- sh -c {shlex.quote(_ONCE_MORE)}")
+        with self._started("exec", *options, "--", "sh", "-c", _ONCE_MORE) as host:
+            first_line, line = _first_lines(host)
+            run_id, command = self.note(what, first_line), int(line)
+            # The host first: it would otherwise see that its keeper is gone.
+            host.kill()
+            os.kill(_parent_of(command), signal.SIGKILL)
+            os.killpg(command, signal.SIGKILL)
+        say(f"{first_line.rstrip()}\nHost, keeper and command are dead (kill -9). Nobody is left to say so.\n")
+        self.tell("list", "--limit", "1")
+        say("$ runfacts work")
+        with self._started("work", "--interval", "0.25") as worker:
+            _owner(worker)
+            wait_until(lambda: self.show(run_id)["status"] == "succeeded", "that a worker runs it once more")
+            worker.send_signal(signal.SIGTERM)
+            expect(worker.wait(_DEADLINE_S) == 0, "that a worker ends well on SIGTERM")
+        say("When the lease was over it has proven that nothing of the run lives, and run it again.\n")
+        return run_id
+
     @contextmanager
     def _started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Have a command in the background; killed at the latest at the end of the block."""
@@ -191,7 +218,7 @@ def _owner(worker: subprocess.Popen[str]) -> str:
         raise NotAsPromised("the worker has no output")
     line = worker.stderr.readline().rstrip()
     say(line)
-    return line.rpartition(" ")[2]
+    return line.partition(" as ")[2].partition(",")[0]
 
 
 def _fields_of(pid: int) -> list[str]:
@@ -268,6 +295,9 @@ def _play(demo: Demo) -> None:
     say("--- A tree of processes is cancelled, and the worker that does it is killed\n")
     stubborn = demo.lose_the_worker()
 
+    say("--- A host dies with its command, and a worker finds out\n")
+    lost = demo.lose_everything()
+
     say("--- The board\n")
     demo.tell("list")
 
@@ -281,6 +311,7 @@ def _play(demo: Demo) -> None:
     facts = [json.loads(line) for line in demo.read("audit", "--json").splitlines()]
     _check(demo, facts, ends | {last: {"exit_code": 0}})
     _check_take_over(demo, [fact for fact in facts if fact["run_id"] == stubborn])
+    _check_lost([fact for fact in facts if fact["run_id"] == lost])
 
     say(f"The ledger stays in {demo.folder}. To read all of this again:\n")
     script = Path(sys.executable).with_name("runfacts")
@@ -319,6 +350,17 @@ def _check_take_over(demo: Demo, trail: list[Fact]) -> None:
     expect(taken["payload"]["previous_owner"] == first, f"that {first} held the delivery before")
     expect({taken["actor_id"], delivered["actor_id"]} == {second}, f"that {second} took it over")
     expect(delivered["payload"]["escalation"] == "kill", "that the child needed KILL")
+
+
+def _check_lost(trail: list[Fact]) -> None:
+    """See that the trail shows the proof, the retry and the end."""
+    words = [fact["type"] for fact in trail if fact["type"] not in {"attempt.starting", "run.dispatching"}]
+    expect(
+        words[6:] == ["run.lost", "run.retry_wait", "run.queued", *_AGAIN],
+        f"a trail of the loss, the retry and the end, and not {words[6:]}",
+    )
+    proof = next(fact for fact in trail if fact["type"] == "attempt.lost")
+    expect(proof["payload"] == {"evidence": "not_running", "provider_type": "local"}, "a proof that nothing lived")
 
 
 if __name__ == "__main__":
