@@ -171,6 +171,23 @@ def test_a_stop_that_nobody_confirms_is_listed_after_a_while(ledger: Ledger, man
     assert listed(ledger) == []
 
 
+def test_a_retry_that_is_due_and_that_nobody_queues_is_listed_after_a_while(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    claim = brought_to(ledger, "running", policy=POLICY)
+    ledger.finish(claim, Outcome.failed(exit_code=1), actor=WORKER, group_left=True)
+    # The retry waits for a second first.
+    manual_clock.advance(1_000 + LONG_MS - 1)
+    assert listed(ledger) == []
+    manual_clock.advance(1)
+    (item,) = ledger.manual().items
+    assert (item.run_id, item.attempt_id, item.purpose) == (claim.run_id, claim.attempt_id, Purpose.RETRY)
+    assert (item.reason, item.since_ms, item.version) == ("scope_unserved", EPOCH_MS + 1_000, 0)
+    assert item.diagnosis == UNSERVED[Purpose.RETRY]
+    ledger.request_cancellation(claim.run_id, actor=ANA)
+    assert listed(ledger) == []
+
+
 @pytest.mark.parametrize(("state", "due_ms"), [(ClaimState.CLAIMED, 30_000), (ClaimState.RETRY, 5_000)])
 def test_somebody_who_looked_and_went_is_waited_for_as_long(
     ledger: Ledger, manual_clock: ManualClock, state: ClaimState, due_ms: int

@@ -117,6 +117,11 @@ UNSERVED: Final[Mapping[Purpose, str]] = MappingProxyType(
             " machine may be off, or no worker runs there: it may run or not. Start a worker there; or, if you know"
             " that nothing of the run is left, confirm-stopped with the run's version."
         ),
+        Purpose.RETRY: (
+            "The run is lost or its retry is due, and no worker that could move it on has come: none of its executor"
+            " type or, where something of the try before may be left, none of that try's own machine. Start one; or"
+            " cancel the run."
+        ),
     }
 )
 """What an operator is told of what nobody looks at (R8.2)."""

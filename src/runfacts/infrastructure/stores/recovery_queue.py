@@ -27,11 +27,13 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempt_is_active, attempts, executions, run_has_attempt, runs
 from runfacts.infrastructure.database.transactions import Reading
 
-_IS_FOR_STOP: Final = among(table.c.purpose, [Purpose.STOP])
 _NOT_ASKED: Final = runs.c.intent_at_ms.is_(None)
-_IS_CANDIDATE: Final = or_(
-    and_(_IS_FOR_STOP, runs.c.intent_at_ms.is_not(None), runs.c.finished_at_ms.is_(None)),
-    and_(among(table.c.purpose, [Purpose.RETRY]), _NOT_ASKED, among(runs.c.status, RETRIED)),
+_IS_CANDIDATE_RUN: Final = {
+    Purpose.STOP: and_(runs.c.intent_at_ms.is_not(None), runs.c.finished_at_ms.is_(None)),
+    Purpose.RETRY: and_(_NOT_ASKED, among(runs.c.status, RETRIED)),
+}
+IS_CANDIDATE: Final = or_(
+    *(and_(among(table.c.purpose, [purpose]), condition) for purpose, condition in _IS_CANDIDATE_RUN.items()),
     and_(
         among(table.c.purpose, [Purpose.RECOVERY]),
         _NOT_ASKED,
@@ -46,6 +48,7 @@ _IS_CANDIDATE: Final = or_(
         ),
     ),
 )
+"""That a row's target is a candidate of its purpose; it needs the row's Run, and the Attempt of its item's id."""
 SELECT_MANUAL: Final = Statement(
     "select_manual",
     select(
@@ -63,7 +66,7 @@ SELECT_MANUAL: Final = Statement(
     .join(attempts, attempts.c.attempt_id == table.c.item_id, isouter=True)
     .where(
         IS_MANUAL,
-        _IS_CANDIDATE,
+        IS_CANDIDATE,
         or_(
             table.c.updated_at_ms > bindparam("after_ms"),
             and_(
@@ -120,16 +123,17 @@ _UNSERVED_ATTEMPTS: Final = (
     .where(executions.c.closed_at_ms.is_(None), _NOT_ASKED)
     .subquery()
 )
-_UNSERVED_STOPS: Final = (
-    _unserved(table.c.due_at_ms, table.c.item_id, Purpose.STOP)
+_UNSERVED_RUNS: Final = tuple(
+    _unserved(table.c.due_at_ms, table.c.item_id, purpose)
     .join_from(table, runs, runs.c.run_id == table.c.run_id)
-    .where(_IS_FOR_STOP, runs.c.intent_at_ms.is_not(None), runs.c.finished_at_ms.is_(None))
+    .where(among(table.c.purpose, [purpose]), _IS_CANDIDATE_RUN[purpose])
     .subquery()
+    for purpose in (Purpose.STOP, Purpose.RETRY)
 )
-_UNSERVED_ALL: Final = union_all(select(_UNSERVED_ATTEMPTS), select(_UNSERVED_STOPS)).subquery()
+_UNSERVED_ALL: Final = union_all(*map(select, (_UNSERVED_ATTEMPTS, *_UNSERVED_RUNS))).subquery()
 SELECT_UNSERVED: Final = Statement(
     "select_unserved_recoveries",
-    # An Attempt and a Run never have the same id, so the id alone gives the place.
+    # An Attempt and a Run never share an id, and a Run is listed for one purpose at a time: the id gives the place.
     select(*_UNSERVED_ALL.c).order_by(_UNSERVED_ALL.c.due_ms, _UNSERVED_ALL.c.item_id).limit(bindparam("limit")),
 )
 STANDING_COLUMNS: Final = (

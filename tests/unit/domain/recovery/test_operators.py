@@ -105,8 +105,9 @@ def test_a_stuck_run_is_to_be_queued_or_cancelled() -> None:
 
 
 def test_of_what_nobody_serves_no_worker_is_blamed() -> None:
-    assert set(UNSERVED) == {Purpose.RECOVERY, Purpose.STOP}
+    assert set(UNSERVED) == set(Purpose)
     assert "attest-not-running" in UNSERVED[Purpose.RECOVERY]
     assert "confirm-stopped with the run's version" in UNSERVED[Purpose.STOP]
+    assert UNSERVED[Purpose.RETRY].endswith("Start one; or cancel the run.")
     # There is nothing to release: no worker has given it up.
     assert not any("release" in words for words in UNSERVED.values())
