@@ -76,7 +76,13 @@ class RecoverySettle(RecoveryApply):
                 ours += self._end(transaction, claim, row, store.given_back(row, due_at_ms), recover_at_ms)
             return ours
 
-        return self._again(give, lambda: 0) if ordered else 0
+        def recorded() -> int | None:
+            with self._database.reading() as reading:
+                rows = [(claim, store.read_claim(reading, claim.key)) for claim in ordered]
+            given = [row for claim, row in rows if row is not None and row.version == claim.version + 1]
+            return sum(row.state == ClaimState.AVAILABLE for row in given) or None
+
+        return self._again(give, recorded) if ordered else 0
 
     def settle_recovery(
         self,
@@ -118,7 +124,7 @@ class RecoverySettle(RecoveryApply):
             self._sweep.place = place
         if not found:
             return SweepReport(0, 0)
-        return self._again(lambda transaction: self._swept(transaction, found), lambda: SweepReport(0, 0))
+        return self._again(lambda transaction: self._swept(transaction, found), lambda: None)
 
     def _swept(self, transaction: Transaction, found: list[ClaimRow]) -> SweepReport:
         moments = Moments.of(transaction)
