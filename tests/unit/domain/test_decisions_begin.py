@@ -58,6 +58,13 @@ def test_creating_records_that_the_run_exists() -> None:
     assert types(decisions.create(payload).drafts) == list(COMMANDS["create"])
 
 
+def test_what_is_submitted_is_created_and_queued() -> None:
+    payload = RunCreated(task="t", policy=RetryPolicy())
+    decision = decisions.create(payload, queued=True)
+    assert decision == Decision((Draft(payload), Draft(RunQueued())))
+    assert types(decision.drafts) == [*COMMANDS["create"], *COMMANDS["queue"]]
+
+
 def queue(before: History, now_ms: int = DUE_MS) -> Decision:
     return decisions.queue(before, now_ms)
 
@@ -118,6 +125,40 @@ def test_a_queued_run_is_claimed_and_both_facts_name_the_attempt() -> None:
 @pytest.mark.parametrize("status", [status for status in RunStatus if status != "queued"])
 def test_a_run_that_is_not_queued_is_not_claimed(status: RunStatus) -> None:
     assert claim(run_in(status)) == Decision(refusal=Refusal.NOT_QUEUED)
+
+
+def claim_at_once(before: History, now_ms: int = DUE_MS) -> Decision:
+    return decisions.claim(before, SECOND, CLAIMED, now_ms)
+
+
+@pytest.mark.parametrize("status", ["created", "retry_wait"])
+def test_a_claim_may_queue_what_can_be_queued(status: str) -> None:
+    decision = recorded(claim_at_once, run_in(RunStatus(status)))
+    assert types(decision.drafts) == [*COMMANDS["queue"], *COMMANDS["claim an Attempt"]]
+    assert decision.drafts[0] == Draft(RunQueued())
+
+
+def test_a_claim_queues_nothing_that_is_queued_already() -> None:
+    assert claim_at_once(run_in(RunStatus.QUEUED)).drafts == (
+        Draft(RunDispatching(number=1), SECOND),
+        Draft(CLAIMED, SECOND),
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "now_ms", "refusal"),
+    [
+        ("retry_wait", DUE_MS - 1, "not_due"),
+        *((status, DUE_MS, "not_queued") for status in ("dispatching", "running", "waiting_approval", "lost", *ENDED)),
+    ],
+)
+def test_a_claim_queues_nothing_else(status: str, now_ms: int, refusal: str) -> None:
+    assert claim_at_once(run_in(RunStatus(status)), now_ms) == Decision(refusal=Refusal(refusal))
+
+
+@pytest.mark.parametrize("status", ["created", "retry_wait", "lost"])
+def test_a_claim_queues_nothing_once_an_intent_exists(status: str) -> None:
+    assert claim_at_once(run_in(RunStatus(status), intent=USER)).refusal is Refusal.CANCELLATION_REQUESTED
 
 
 @pytest.mark.parametrize("status", [status for status in RunStatus if status not in ENDED])
