@@ -182,6 +182,9 @@ def test_the_parts_of_a_cycle_are_counted_and_timed(ledger: Ledger, measured: Me
     assert {point.attributes["part"]: point.count for point in measured.points(CYCLE_DURATION)} == {
         "deadlines": 2,
         "cancellation": 2,
+        "recovery": 2,
+        "stop": 2,
+        "retry": 2,
     }
     assert {
         (point.attributes["part"], point.attributes["counter"]): point.value for point in measured.points(CYCLE_COUNTS)

@@ -26,6 +26,7 @@ from runfacts.domain.history import History
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.payloads import Escalation, RunCancelled, RunCancelRequested, RunStopConfirmed, RunTimedOut
+from runfacts.domain.recovery.claims import ClaimState, Purpose
 from runfacts.domain.recovery.evidence import Liveness, Unknown
 from runfacts.domain.recovery.verdict import VerdictKind
 
@@ -75,6 +76,12 @@ NO_DISPATCH: Final = "no_dispatch"
 ABANDONED: Final = DispatchResult.ABANDONED.value
 QUEUE_STATES: Final = (*(status.value for status in DispatchStatus), ABANDONED, NO_DISPATCH)
 """Where the cancellation of a Run that has not ended stands: its dispatch's status, abandoned, or it has none."""
+DUE: Final = "due"
+BACKING_OFF: Final = "backing_off"
+MANUAL: Final = ClaimState.MANUAL.value
+RECOVERY_STATES: Final = (DUE, CLAIMED, BACKING_OFF, MANUAL)
+"""Where a candidate of recovery stands: nobody has come for it, held, looked at and to be looked at again, or left to
+an operator."""
 
 _COUNTS: Final = frozenset(
     {"seen", "claimed", "requested", "taken_over", "out_of_time", "fenced", "error"}
@@ -83,12 +90,13 @@ _COUNTS: Final = frozenset(
     | set(DispatchResult)
     | set(PageRefusal)
     | set(VerdictKind)
-    | {"stale", "given_back", "swept", "found_receipt", "found_running", "found_not_running"}
+    | {"stale", "given_back", "swept", "hanging", "found_receipt", "found_running", "found_not_running"}
     | {f"found_{reason}" for reason in Unknown}
     | {"taken", "never_ran", "detached", "keeper_lost", "not_started"}
     | set(RunStatus)
 )
-_PARTS: Final = ("completion", "deadlines", "cancellation", "recovery", "stop", "retry", "hosted")
+_TIMED: Final = ("completion", "deadlines", "cancellation", "recovery", "stop", "retry")
+_PARTS: Final = (*_TIMED, "hosted")
 
 CLAIMS: Final = _measure(
     "cancellation.claims",
@@ -109,7 +117,7 @@ REFUSALS: Final = _measure(
     MeasureKind.COUNTER,
     "{refusal}",
     "Late or wrong writes that were refused: a settle of a term that is over, a token that is not the claim's.",
-    what=("dispatch_term", "token"),
+    what=("dispatch_term", "recovery_term", "token"),
 )
 SIGNALS: Final = _measure(
     "cancellation.signals",
@@ -144,6 +152,22 @@ QUEUE_OLDEST_AGE: Final = _measure(
     "Time since the oldest request of those Runs.",
     status=QUEUE_STATES,
 )
+RECOVERY_QUEUE_DEPTH: Final = _measure(
+    "recovery.queue_depth",
+    MeasureKind.GAUGE,
+    "{item}",
+    "Candidates of recovery, of stop confirmations and of retries, by where they stand.",
+    purpose=Purpose,
+    state=RECOVERY_STATES,
+)
+RECOVERY_QUEUE_OLDEST_AGE: Final = _measure(
+    "recovery.queue_oldest_age",
+    MeasureKind.GAUGE,
+    "ms",
+    "For how long the oldest of those has been there: a due one since it was due.",
+    purpose=Purpose,
+    state=RECOVERY_STATES,
+)
 EVIDENCE_ANSWERS: Final = _measure(
     "recovery.evidence_answers",
     MeasureKind.COUNTER,
@@ -168,7 +192,7 @@ CYCLE_DURATION: Final = _measure(
     MeasureKind.HISTOGRAM,
     "ms",
     "How long a part of a worker's cycle took.",
-    part=_PARTS,
+    part=_TIMED,
 )
 CYCLE_COUNTS: Final = _measure(
     "cycle.counts",
@@ -187,6 +211,8 @@ MEASURES: Final = (
     REQUEST_TO_STOP,
     QUEUE_DEPTH,
     QUEUE_OLDEST_AGE,
+    RECOVERY_QUEUE_DEPTH,
+    RECOVERY_QUEUE_OLDEST_AGE,
     EVIDENCE_ANSWERS,
     EVIDENCE_DURATION,
     RECOVERY_WINDOW,
@@ -201,14 +227,44 @@ BUCKETS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How many Runs stand at one place of the queue, and how old the oldest request of them is."""
+    """How many stand at one place of a queue, and how old the oldest of them is there."""
 
     count: int = 0
     oldest_age_ms: int = 0
 
 
-Look = Callable[[], Mapping[str, QueueState]]
-"""Reads the queue as it is, by the names of ``QUEUE_STATES``; what is left out is empty."""
+Place = tuple[str, ...]
+"""A place of a queue: a value for each label of its gauges, in their order."""
+Look = Callable[[], Mapping[Place, QueueState]]
+"""Reads a queue as it is, by place; what is left out is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as two gauges with the same labels."""
+
+    of: str
+    """What stands in it, in a word."""
+    depth: Measure
+    oldest_age: Measure
+    places: tuple[Place, ...]
+
+    def labels(self, place: Place) -> dict[str, str]:
+        """Give the labels of a place."""
+        return self.depth.bounded(dict(zip(self.depth.labels, place, strict=True)))
+
+
+CANCELLATION_QUEUE: Final = Queue(
+    "cancellations", QUEUE_DEPTH, QUEUE_OLDEST_AGE, tuple((state,) for state in QUEUE_STATES)
+)
+RECOVERY_QUEUE: Final = Queue(
+    "recoveries",
+    RECOVERY_QUEUE_DEPTH,
+    RECOVERY_QUEUE_OLDEST_AGE,
+    tuple((purpose.value, state) for purpose in Purpose for state in RECOVERY_STATES),
+)
+QUEUES: Final = (CANCELLATION_QUEUE, RECOVERY_QUEUE)
+"""All queues; every gauge is of one."""
 
 
 class Measures(Protocol):
@@ -218,8 +274,8 @@ class Measures(Protocol):
         """Add to a counter, or put a length in milliseconds into a histogram."""
         ...
 
-    def watch(self, look: Look) -> Callable[[], None]:
-        """Read the gauges with ``look`` when somebody wants them; give what ends that.
+    def watch(self, queue: Queue, look: Look) -> Callable[[], None]:
+        """Read the gauges of ``queue`` with ``look`` when somebody wants them; give what ends that.
 
         ``look`` is not called any more once that has returned. It may raise ``RunfactsError``.
         """
@@ -232,9 +288,9 @@ class NoMeasures:
     def record(self, measure: Measure, amount: int = 1, **labels: str) -> None:
         """See ``Measures``."""
 
-    def watch(self, look: Look) -> Callable[[], None]:
+    def watch(self, queue: Queue, look: Look) -> Callable[[], None]:
         """See ``Measures``."""
-        del look
+        del queue, look
         return _nothing
 
 

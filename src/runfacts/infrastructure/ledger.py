@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from runfacts.domain.errors import InvalidSetting, InvalidValue
 from runfacts.domain.limits import Settings
-from runfacts.domain.measures import NO_MEASURES, Measures, QueueState
+from runfacts.domain.measures import CANCELLATION_QUEUE, NO_MEASURES, RECOVERY_QUEUE, Measures, Place, QueueState
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.receipts import Receipts
@@ -28,6 +28,7 @@ from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_queue
+from runfacts.infrastructure.stores.recovery_depth import read_recovery_depth
 
 if TYPE_CHECKING:
     from runfacts.domain.cancellation.controllers import ExecutionController
@@ -52,7 +53,10 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         """Work on ``database`` within ``settings``; ``machine_id`` names this machine where it is configured."""
         super().__init__(database, settings, machine_id, measures)
         self._supervisions: WeakSet[Supervision | Working] = WeakSet()
-        self._end_watch = measures.watch(self._cancellation_queue)
+        self._end_watches = (
+            measures.watch(CANCELLATION_QUEUE, self._cancellation_queue),
+            measures.watch(RECOVERY_QUEUE, self._recovery_queue),
+        )
 
     @classmethod
     def open(
@@ -191,13 +195,18 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         """
         for supervision in tuple(self._supervisions):
             supervision.stop()
-        self._end_watch()
+        for end in self._end_watches:
+            end()
         self._ordered.close()
         self._database.close_for_good()
 
-    def _cancellation_queue(self) -> Mapping[str, QueueState]:
+    def _cancellation_queue(self) -> Mapping[Place, QueueState]:
         with self._database.reading() as reading:
             return read_cancellation_queue(reading)
+
+    def _recovery_queue(self) -> Mapping[Place, QueueState]:
+        with self._database.reading() as reading:
+            return read_recovery_depth(reading)
 
     def __enter__(self) -> Self:
         return self

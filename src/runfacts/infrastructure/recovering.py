@@ -68,7 +68,9 @@ class Recovering:
             report = processor.cycle(stopping)
             if report.counts["swept"]:
                 self._ledger.measures.record(RECOVERY_WINDOW, report.swept_oldest_ms)
-            return {"seen": report.claimed, **report.as_dict()}
+            # Told by one of the three: they share the registry.
+            hanging = {"hanging": late} if purpose is Purpose.RECOVERY and (late := len(self.hanging())) else {}
+            return {"seen": report.claimed, **report.as_dict(), **hanging}
 
         return run
 

@@ -14,12 +14,18 @@ from measured import Measured
 from runfacts import DatabaseBusy
 from runfacts.domain.measures import (
     BUCKETS_MS,
+    CANCELLATION_QUEUE,
     CLAIMS,
     MEASURES,
     QUEUE_DEPTH,
     QUEUE_OLDEST_AGE,
     QUEUE_STATES,
+    QUEUES,
+    RECOVERY_QUEUE,
+    RECOVERY_QUEUE_DEPTH,
+    RECOVERY_QUEUE_OLDEST_AGE,
     REQUEST_TO_STOP,
+    Place,
     QueueState,
 )
 
@@ -56,14 +62,17 @@ def test_a_clock_that_stepped_back_makes_no_length_negative(measured: Measured) 
 def test_what_arrives_has_the_name_the_unit_and_the_words_of_its_measure(measured: Measured) -> None:
     for measure in MEASURES:
         measured.measures.record(measure)
-    measured.measures.watch(dict)
+    for queue in QUEUES:
+        measured.measures.watch(queue, dict)
     arrived = {metric.name: (metric.unit, metric.description) for metric in measured.metrics()}
     assert arrived == {measure.name: (measure.unit, measure.about) for measure in MEASURES}
 
 
 def test_the_gauges_are_those_of_all_ledgers_together(measured: Measured) -> None:
-    measured.measures.watch(lambda: {"pending": QueueState(2, 500)})
-    end = measured.measures.watch(lambda: {"pending": QueueState(1, 900), "blocked": QueueState(1, 7)})
+    measured.measures.watch(CANCELLATION_QUEUE, lambda: {("pending",): QueueState(2, 500)})
+    end = measured.measures.watch(
+        CANCELLATION_QUEUE, lambda: {("pending",): QueueState(1, 900), ("blocked",): QueueState(1, 7)}
+    )
     assert measured.counts(QUEUE_DEPTH) == {"pending": 3, "blocked": 1}
     assert measured.counts(QUEUE_OLDEST_AGE) == {"pending": 900, "blocked": 7}
     end()
@@ -71,9 +80,28 @@ def test_the_gauges_are_those_of_all_ledgers_together(measured: Measured) -> Non
     assert measured.counts(QUEUE_DEPTH) == {"pending": 2}
 
 
+def test_the_gauges_of_recovery_tell_purposes_and_states_apart(measured: Measured) -> None:
+    for age_ms in (70, 900):
+        found: dict[Place, QueueState] = {
+            ("recovery", "due"): QueueState(1, age_ms),
+            ("stop", "manual"): QueueState(2, 8),
+        }
+        measured.measures.watch(RECOVERY_QUEUE, found.copy)
+    told = {
+        gauge.name: {tuple((point.attributes or {}).values()): point.value for point in measured.points(gauge)}
+        for gauge in (RECOVERY_QUEUE_DEPTH, RECOVERY_QUEUE_OLDEST_AGE)
+    }
+    nothing = dict.fromkeys(RECOVERY_QUEUE.places, 0)
+    assert told == {
+        RECOVERY_QUEUE_DEPTH.name: nothing | {("recovery", "due"): 2, ("stop", "manual"): 4},
+        RECOVERY_QUEUE_OLDEST_AGE.name: nothing | {("recovery", "due"): 900, ("stop", "manual"): 8},
+    }
+
+
 def test_an_empty_queue_says_zero_and_no_ledger_says_nothing(measured: Measured) -> None:
     assert measured.points(QUEUE_DEPTH) == []
-    measured.measures.watch(dict)
+    measured.measures.watch(CANCELLATION_QUEUE, dict)
+    assert measured.points(RECOVERY_QUEUE_DEPTH) == []
     assert {point.attributes["status"]: point.value for point in measured.points(QUEUE_DEPTH)} == dict.fromkeys(
         QUEUE_STATES, 0
     )
@@ -82,11 +110,11 @@ def test_an_empty_queue_says_zero_and_no_ledger_says_nothing(measured: Measured)
 def test_a_queue_that_cannot_be_read_says_nothing_and_is_logged(
     measured: Measured, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail() -> dict[str, QueueState]:
+    def fail() -> dict[Place, QueueState]:
         raise DatabaseBusy("somebody writes")
 
-    measured.measures.watch(lambda: {"pending": QueueState(1, 1)})
-    measured.measures.watch(fail)
+    measured.measures.watch(CANCELLATION_QUEUE, lambda: {("pending",): QueueState(1, 1)})
+    measured.measures.watch(CANCELLATION_QUEUE, fail)
     with caplog.at_level(logging.WARNING, "runfacts"):
         assert measured.points(QUEUE_DEPTH) == []
     assert "could not be measured" in caplog.text

@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import bindparam, func, select
 
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.domain.measures import ABANDONED, NO_DISPATCH, QueueState
+from runfacts.domain.measures import ABANDONED, NO_DISPATCH, Place, QueueState
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import runs
@@ -32,15 +32,15 @@ SELECT_CANCELLATION_QUEUE: Final = Statement(
 )
 
 
-def read_cancellation_queue(reading: Reading) -> Mapping[str, QueueState]:
+def read_cancellation_queue(reading: Reading) -> Mapping[Place, QueueState]:
     """Give how many Runs that were asked to stop have not ended, and the oldest request's age, by where they stand."""
     now_ms = reading.now_ms()
-    found: dict[str, QueueState] = {}
+    found: dict[Place, QueueState] = {}
     for status, result, count, oldest_ms in reading.rows(SELECT_CANCELLATION_QUEUE, {"limit": QUEUE_COUNTED_MAX}):
-        state = _state(status, result)
-        before = found.get(state, QueueState())
+        place = (_state(status, result),)
+        before = found.get(place, QueueState())
         age_ms = max(before.oldest_age_ms, now_ms - oldest_ms)
-        found[state] = QueueState(before.count + count, age_ms)
+        found[place] = QueueState(before.count + count, age_ms)
     return found
 
 

@@ -4,14 +4,16 @@ Measures through OpenTelemetry's API (the extra ``telemetry``).
 Only the API is used: what is measured goes where the application has configured its meter provider to send it, and
 nowhere if it has configured none. OpenTelemetry is loaded when an ``OpenTelemetryMeasures`` is made.
 
-The gauges are read when the provider collects, in its thread, with one bounded query for each ledger that is watched.
-Several ledgers add up, and the oldest request of all counts.
+The gauges are read when the provider collects, in its thread, with a few bounded queries for each ledger that is
+watched. Several ledgers add up, and the oldest of all counts.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -21,13 +23,13 @@ from runfacts.domain.measures import (
     BUCKETS_MS,
     MEASURES,
     NO_MEASURES,
-    QUEUE_DEPTH,
-    QUEUE_OLDEST_AGE,
-    QUEUE_STATES,
+    QUEUES,
     Look,
     Measure,
     MeasureKind,
     Measures,
+    Place,
+    Queue,
     QueueState,
 )
 
@@ -64,7 +66,7 @@ class OpenTelemetryMeasures:
 
         meter = get_meter("runfacts", version("runfacts"), meter_provider)
         self._observation: type[Observation] = Observation
-        self._looks: list[Look] = []
+        self._looks: dict[str, list[Look]] = defaultdict(list)
         # Held while a look is under way: whoever ends one may close its database right after.
         self._lock = Lock()
         self._counters: dict[str, Counter] = {}
@@ -77,10 +79,10 @@ class OpenTelemetryMeasures:
                 self._histograms[name] = meter.create_histogram(
                     name, unit, about, explicit_bucket_boundaries_advisory=BUCKETS_MS
                 )
-        meter.create_observable_gauge(QUEUE_DEPTH.name, [self._observe_depth], QUEUE_DEPTH.unit, QUEUE_DEPTH.about)
-        meter.create_observable_gauge(
-            QUEUE_OLDEST_AGE.name, [self._observe_age], QUEUE_OLDEST_AGE.unit, QUEUE_OLDEST_AGE.about
-        )
+        for queue in QUEUES:
+            depth, age = queue.depth, queue.oldest_age
+            meter.create_observable_gauge(depth.name, [partial(self._observe_depth, queue)], depth.unit, depth.about)
+            meter.create_observable_gauge(age.name, [partial(self._observe_age, queue)], age.unit, age.about)
 
     def record(self, measure: Measure, amount: int = 1, **labels: str) -> None:
         """See ``Measures``."""
@@ -91,42 +93,44 @@ class OpenTelemetryMeasures:
             # A wall clock that stepped back makes a length negative (R5).
             self._histograms[measure.name].record(max(amount, 0), bounded)
 
-    def watch(self, look: Look) -> Callable[[], None]:
+    def watch(self, queue: Queue, look: Look) -> Callable[[], None]:
         """See ``Measures``."""
+        looks = self._looks[queue.of]
         with self._lock:
-            self._looks.append(look)
+            looks.append(look)
 
         def end() -> None:
             with self._lock:
-                if look in self._looks:
-                    self._looks.remove(look)
+                if look in looks:
+                    looks.remove(look)
 
         return end
 
-    def _observe_depth(self, options: CallbackOptions) -> Iterator[Observation]:
+    def _observe_depth(self, queue: Queue, options: CallbackOptions) -> Iterator[Observation]:
         del options
-        for state, queue in self._queue().items():
-            yield self._observation(queue.count, QUEUE_DEPTH.bounded({"status": state}))
+        for place, found in self._read(queue).items():
+            yield self._observation(found.count, queue.labels(place))
 
-    def _observe_age(self, options: CallbackOptions) -> Iterator[Observation]:
+    def _observe_age(self, queue: Queue, options: CallbackOptions) -> Iterator[Observation]:
         del options
-        for state, queue in self._queue().items():
-            yield self._observation(queue.oldest_age_ms, QUEUE_OLDEST_AGE.bounded({"status": state}))
+        for place, found in self._read(queue).items():
+            yield self._observation(found.oldest_age_ms, queue.labels(place))
 
-    def _queue(self) -> Mapping[str, QueueState]:
+    def _read(self, queue: Queue) -> Mapping[Place, QueueState]:
         """Read what is watched; nothing where that failed, so that no half of a sum looks like all of it."""
-        total = dict.fromkeys(QUEUE_STATES, QueueState())
+        total = dict.fromkeys(queue.places, QueueState())
         with self._lock:
-            if not self._looks:
+            looks = self._looks[queue.of]
+            if not looks:
                 return {}
-            for look in self._looks:
+            for look in looks:
                 try:
                     found = look()
                 except RunfactsError as error:
-                    log.warning("the queue of cancellations could not be measured: %s", error)
+                    log.warning("the queue of %s could not be measured: %s", queue.of, error)
                     return {}
-                for state, queue in found.items():
-                    before = total[state]
-                    oldest = max(before.oldest_age_ms, queue.oldest_age_ms)
-                    total[state] = QueueState(before.count + queue.count, oldest)
+                for place, state in found.items():
+                    before = total[place]
+                    oldest = max(before.oldest_age_ms, state.oldest_age_ms)
+                    total[place] = QueueState(before.count + state.count, oldest)
         return total
