@@ -44,8 +44,9 @@ from runfacts.domain.recovery.claims import (
     SweepReport,
 )
 from runfacts.testing.clock import EPOCH_MS, ManualClock
-from runfacts.testing.steps import FailAt, RecordedSteps, listening
-from stages import ANA, WORKER, created, types, unchanged
+from runfacts.testing.ledgers import ThrowAwayLedgers
+from runfacts.testing.steps import CallAt, FailAt, RecordedSteps, listening
+from stages import ANA, WORKER, created, one_writer, types, unchanged
 
 NOW = EPOCH_MS + LEASE_MS
 NOTHING = SweepReport(0, 0)
@@ -395,3 +396,21 @@ def test_a_stuck_run_that_an_operator_ends_is_swept(ledger: Ledger, manual_clock
     assert ledger.run(run_id).status is RunStatus.CANCELLED
     assert ledger.sweep_recoveries().swept == 1
     assert row_of_item(ledger, Purpose.RECOVERY, run_id) | FREE == row_of_item(ledger, Purpose.RECOVERY, run_id)
+
+
+def test_a_request_to_stop_that_comes_between_keeps_the_attempt_out_of_recovery(
+    ledger: Ledger, ledger_factory: ThrowAwayLedgers, manual_clock: ManualClock
+) -> None:
+    if one_writer(ledger):
+        # Nobody gets between: the transaction has the one right to write from its beginning.
+        return
+    attempt, other = brought_to(ledger, "running"), ledger_factory()
+    manual_clock.advance(LEASE_MS)
+    claim = only(ledger)
+    asking = CallAt(
+        "sql:after:select_targets_of_attempts", lambda: other.request_cancellation(attempt.run_id, actor=ANA)
+    )
+    with listening(ledger, asking):
+        settled(ledger, claim, retry_in_ms=5_000)
+    assert execution_of(ledger, attempt.attempt_id)["recover_at_ms"] is None
+    assert ledger.verify().clean

@@ -255,7 +255,7 @@ class _Page:
             parameters = store.claimed(claim, row, self._lease, self._moments.now_ms)
             (inserts if row is None else updates).append(parameters)
             if kind is ItemKind.ATTEMPT:
-                moves.append(store.moved_execution(item.item_id, self._lease.expires_at_ms))
+                moves.append(store.moved_execution(item.item_id, target, self._lease.expires_at_ms))
             self._begun.append(claim)
             claimed += 1
         self._write(inserts, updates, moves)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runfacts.domain.actors import Actor, ActorType
 from runfacts.domain.errors import Contended, InvalidValue, OutcomeUnknown
@@ -35,7 +35,7 @@ from runfacts.domain.recovery.claims import (
 from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.errors import LostRace
-from runfacts.infrastructure.database.transactions import Reading, Transaction, hit_one
+from runfacts.infrastructure.database.transactions import Change, Reading, Transaction, hit_one
 from runfacts.infrastructure.stores import recovery_claims as store
 from runfacts.infrastructure.stores.recovery_claims import ClaimRow
 from runfacts.infrastructure.stores.recovery_sweep import Place, left_over
@@ -73,7 +73,9 @@ class RecoverySettle(RecoveryApply):
                 due_at_ms = max(0, moments.now_ms - waited_ms)
                 target = _target(transaction, row)
                 recover_at_ms = due_at_ms if target is not None and target.recoverable else None
-                ours += self._end(transaction, claim, row, store.given_back(row, due_at_ms), recover_at_ms)
+                columns = store.given_back(row, due_at_ms)
+                ending = store.ended(row, claim, transaction, columns, moments.now_ms)
+                ours += _end(transaction, ending, _moves(claim, target, recover_at_ms))
             return ours
 
         def recorded() -> int | None:
@@ -141,7 +143,7 @@ class RecoverySettle(RecoveryApply):
                 if target is not None:
                     oldest_ms = max(oldest_ms, moments.now_ms - target.updated_at_ms)
                     if kind is ItemKind.ATTEMPT:
-                        hit_one(transaction, store.moved_execution(item_id, _recover_at(target)))
+                        hit_one(transaction, store.moved_execution(item_id, target, _recover_at(target)))
                 swept += 1
         return SweepReport(swept, oldest_ms)
 
@@ -170,7 +172,8 @@ class RecoverySettle(RecoveryApply):
             else:
                 columns = store.resting(row, self._next_look(claim, target, moments))
                 recover_at_ms = None if target is None else _recover_at(target)
-            if not self._end(transaction, claim, row, columns, recover_at_ms):
+            ending = store.ended(row, claim, transaction, columns, moments.now_ms)
+            if not _end(transaction, ending, _moves(claim, target, recover_at_ms)):
                 return RecoveryFenced(claim.key)
             return RecoverySettled(claim.key, ClaimState(columns["state"]), claim.version + 1, next_at_ms)
 
@@ -207,28 +210,12 @@ class RecoverySettle(RecoveryApply):
             columns = store.manual(row, reason.value, target.seen, failed=failed)
             changes = [store.ended(row, claim, moment.reading, columns, moment.now_ms)]
             if claim.key.kind is ItemKind.ATTEMPT:
-                changes.append(store.moved_execution(claim.key.item_id, None))
+                changes.append(store.moved_execution(claim.key.item_id, target, None))
             answer = RecoverySettled(claim.key, ClaimState.MANUAL, claim.version + 1)
             return Plan(lambda _, __: answer, _manual(history, claim, reason, target), tuple(changes))
 
         command = Command(decide, fence=self._fence(claim))
         return self._commands.run(call, command)
-
-    def _end(
-        self,
-        transaction: Transaction,
-        claim: RecoveryClaimed,
-        row: ClaimRow,
-        columns: dict[str, Any],
-        recover_at_ms: int | None,
-    ) -> bool:
-        """End a term, and say in its execution when recovery looks next; whether the term lasted."""
-        change = store.ended(row, claim, transaction, columns, transaction.now_ms())
-        if transaction.run(change.statement, change.parameters) != 1:
-            return False
-        if claim.key.kind is ItemKind.ATTEMPT:
-            hit_one(transaction, store.moved_execution(claim.key.item_id, recover_at_ms))
-        return True
 
     def _again(self, act: Callable[[Transaction], Answer], recorded: Callable[[], Answer | None]) -> Answer:
         """Run a transaction of claims alone, anew after a lost race, looked up after a broken commit (R4.3, R4.6)."""
@@ -248,6 +235,21 @@ class RecoverySettle(RecoveryApply):
                 continue
             return answer
         raise unanswered or Contended("recovery", tries)
+
+
+def _end(transaction: Transaction, ending: Change, moves: tuple[Change, ...]) -> bool:
+    """End a term, and say in its execution when recovery looks next; whether the term lasted."""
+    if transaction.run(ending.statement, ending.parameters) != 1:
+        return False
+    for move in moves:
+        hit_one(transaction, move)
+    return True
+
+
+def _moves(claim: RecoveryClaimed, target: Target | None, recover_at_ms: int | None) -> tuple[Change, ...]:
+    if target is None or claim.key.kind is not ItemKind.ATTEMPT:
+        return ()
+    return (store.moved_execution(claim.key.item_id, target, recover_at_ms),)
 
 
 def _target(reading: Reading, row: ClaimRow) -> Target | None:

@@ -103,7 +103,11 @@ MOVE_RECOVERY: Final = Statement(
     "move_recovery",
     update(executions)
     .values(recover_at_ms=bindparam("recover_at_ms"))
-    .where(executions.c.attempt_id == bindparam("key_attempt_id")),
+    .where(
+        executions.c.attempt_id == bindparam("key_attempt_id"),
+        # A request to stop, the Attempt's end and a renewal move it, too: then this is decided again (R12.2).
+        executions.c.recover_at_ms.is_not_distinct_from(bindparam("expected_recover_at_ms", type_=BigInteger)),
+    ),
 )
 
 
@@ -264,9 +268,10 @@ def fence(claim: RecoveryClaimed, reading: Reading) -> Change:
     return Change(FENCE_RECOVERY_TERM, _key(claim.key) | {"expected_version": claim.version} | _term(claim, reading))
 
 
-def moved_execution(attempt_id: str, recover_at_ms: int | None) -> Change:
-    """Say when recovery looks at an Attempt next."""
-    return Change(MOVE_RECOVERY, {"key_attempt_id": attempt_id, "recover_at_ms": recover_at_ms})
+def moved_execution(attempt_id: str, target: Target, recover_at_ms: int | None) -> Change:
+    """Say when recovery looks at an Attempt next, if that still is as it was read."""
+    key = {"key_attempt_id": attempt_id, "expected_recover_at_ms": target.recover_at_ms}
+    return Change(MOVE_RECOVERY, key | {"recover_at_ms": recover_at_ms})
 
 
 _FREE: Final[dict[str, Any]] = {

@@ -42,6 +42,7 @@ _COLUMNS: Final = (
     executions.c.lease_boot_id,
     executions.c.lease_expires_boot_ms,
     executions.c.closed_at_ms,
+    executions.c.recover_at_ms,
     dispatches.c.status,
     dispatches.c.updated_at_ms,
 )
@@ -115,6 +116,7 @@ class Target:
     lease_boot_id: str | None
     lease_expires_boot_ms: int | None
     closed_at_ms: int | None
+    recover_at_ms: int | None
     dispatch_status: str | None
     dispatch_updated_at_ms: int | None
 
