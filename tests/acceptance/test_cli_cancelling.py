@@ -363,11 +363,29 @@ def test_the_only_cycle_of_an_idle_supervisor(ledger_told: Told) -> None:
         },
         "deadlines": {"seen": 0, "claimed": 0, "requested": 0},
         "cancellation": {"seen": 0, "claimed": 0},
+        "recovery": {"seen": 0, "claimed": 0, "swept": 0},
+        "stop": {"seen": 0, "claimed": 0},
+        "retry": {"seen": 0, "claimed": 0},
     }
     assert list(ledger_told("supervise", "--once", "--json", "--only", "cancel").json) == ["deadlines", "cancellation"]
-    assert list(ledger_told("supervise", "--once", "--json", "--only", "complete").json) == ["completion"]
+    for only, part in (("complete", "completion"), ("recover", "recovery"), ("stop", "stop"), ("retry", "retry")):
+        assert list(ledger_told("supervise", "--once", "--json", "--only", only).json) == [part]
     said = ledger_told("supervise", "--once")
-    assert said.out.splitlines() == ["completion: nothing", "deadlines: nothing", "cancellation: nothing"]
+    assert said.out.splitlines() == [
+        "completion: nothing",
+        "deadlines: nothing",
+        "cancellation: nothing",
+        "recovery: nothing",
+        "stop: nothing",
+        "retry: nothing",
+    ]
+
+
+def test_the_gate_says_whether_new_runs_may_be_admitted(ledger_told: Told) -> None:
+    said = ledger_told("supervise", "--once", "--gate")
+    assert (said.code, said.err.splitlines()[0]) == (0, "runfacts: new runs may be admitted")
+    said = ledger_told("work", "--once", "--gate")
+    assert said.code == 0
 
 
 def test_a_cancel_of_what_has_not_begun_ends_it_at_once(ledger_told: Told, database_url: str) -> None:
