@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, and_, select
+from sqlalchemy import and_, select
 
 from runfacts.domain.cancellation.dispatch import NOT_DUE_MAX_MS
 from runfacts.domain.cancellation.results import FINISHED_DISPATCH, DispatchStatus
@@ -61,14 +61,10 @@ _OF_RUNS: Final = (
 )
 
 
-def _statement(name: str, source: Select[tuple[object, ...]]) -> Statement:
-    return Statement(name, source)
-
-
-SELECT_TARGETS_OF_ATTEMPTS: Final = _statement(
+SELECT_TARGETS_OF_ATTEMPTS: Final = Statement(
     "select_targets_of_attempts", _OF_ATTEMPTS.where(one_of(executions.c.attempt_id, "items"))
 )
-SELECT_TARGETS_OF_RUNS: Final = _statement("select_targets_of_runs", _OF_RUNS.where(one_of(runs.c.run_id, "items")))
+SELECT_TARGETS_OF_RUNS: Final = Statement("select_targets_of_runs", _OF_RUNS.where(one_of(runs.c.run_id, "items")))
 
 
 @dataclass(frozen=True, slots=True)
