@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,17 @@ def test_a_command_that_ends_well_when_it_is_stopped_does_not_look_like_success(
     assert host.said().code == 143
     (attempt,) = file_told("show", host.run_id, "--json").json["attempts"]
     assert (attempt["status"], attempt["observed"], attempt["exit_code"]) == ("cancelled", "succeeded", 0)
+
+
+def test_an_interrupted_host_whose_stderr_nobody_reads_looks_on_at_its_command(
+    file_told: Told, file_url: str, begun: list[Running]
+) -> None:
+    # Far more than a pipe holds, and than what a stalled reader has read when the host is interrupted.
+    host = hosting(begun, file_url, "yes | head -c 1000000 >&2; echo up; exec sleep 600")
+    time.sleep(0.5)
+    host.process.send_signal(signal.SIGINT)
+    wait_until(lambda: file_told("show", host.run_id, "--json").json["status"] == "cancelled", "the end is recorded")
+    assert host.said().code == 143
 
 
 def test_a_second_interruption_leaves_the_run_alone_and_a_supervisor_takes_over(

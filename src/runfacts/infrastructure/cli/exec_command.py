@@ -9,6 +9,7 @@ end; a second one ends the host and leaves the command to its keeper and to supe
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -172,11 +173,21 @@ def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str
             host.detach()
             return
         own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=_reason(interruption))
-        # Not by the stream, which this may have interrupted.
-        with suppress(OSError, ValueError, AttributeError):
-            os.write(sys.stderr.fileno(), f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n".encode())
+        _say_at_once(f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n")
 
     interruption.tell(interrupted)
+
+
+def _say_at_once(text: str) -> None:
+    """Say something within a signal handler: not by the stream, which that may have interrupted.
+
+    Where the reader stalls it is left unsaid. The host would wait for the reader, and look after its run no more.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+        if poll.poll(0):
+            os.write(sys.stderr.fileno(), text.encode())
 
 
 def _reason(interruption: Interruption) -> str:
