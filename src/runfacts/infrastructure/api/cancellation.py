@@ -215,6 +215,13 @@ class Cancellation(LedgerCore):
             now_ms = moment.now_ms
             row = None if stored is None else stored.dispatch
             times = Times.DUE if stored is None else stored.times(moment.reading, now_ms)
+            if row is not None and times is Times.LEASE_VALID and _is_held_with(row, owner, token):
+                # The connection broke while this very claim was committed (R4.6).
+                expires_at_ms = now_ms + lease_ms if row.lease_expires_at_ms is None else row.lease_expires_at_ms
+                own = DispatchClaimed(
+                    target, owner, row.version, row.dispatch_count, expires_at_ms, token, taken_over=False
+                )
+                return Plan(lambda _, __: own)
             decision = decide_claim(row, attempt_id, times, self._settings.dispatch_limit)
             if isinstance(decision, ClaimAnswer):
                 return _not_claimed(decision)
@@ -322,9 +329,16 @@ def _is_term(row: CancellationDispatch, claim: DispatchClaimed) -> bool:
         row.status is DispatchStatus.LEASED
         and row.attempt_id == claim.target.attempt_id
         and row.version == claim.version
-        and row.lease_owner == claim.owner
+        and _is_held_with(row, claim.owner, claim.token)
+    )
+
+
+def _is_held_with(row: CancellationDispatch, owner: str, token: str) -> bool:
+    """Whether a row's lease was given to this owner with this token."""
+    return (
+        row.lease_owner == owner
         and row.lease_token_digest is not None
-        and matches(TokenPurpose.DISPATCH, claim.token, row.lease_token_digest)
+        and matches(TokenPurpose.DISPATCH, token, row.lease_token_digest)
     )
 
 
