@@ -87,7 +87,12 @@ class Operators(Reads):
             recorded = history.recorded_with(key)
             if recorded is not None:
                 _require_same(recorded, call.run_id, reason, delay_ms=delay_ms)
-                again = Rearmed(call.run_id, version + 1, recorded.recorded_at_ms + delay_ms)
+                stored = dispatches.read_dispatch(moment.reading, history.run_id)
+                next_at: int | None = recorded.recorded_at_ms + delay_ms
+                if stored is not None and stored.dispatch.version == version + 1:
+                    # The fact's own time is later than it was where a clock had stepped back (R3.4).
+                    next_at = stored.dispatch.next_attempt_at_ms
+                again = Rearmed(call.run_id, version + 1, next_at)
                 return Plan(lambda _, __: again)
             row = _require_row(moment, history, _REARM, version)
             if row.status not in REARMABLE:
