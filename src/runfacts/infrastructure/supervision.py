@@ -32,6 +32,7 @@ from runfacts.domain.errors import AlreadyStarted
 from runfacts.domain.measures import CYCLE_COUNTS, CYCLE_DURATION
 from runfacts.infrastructure.database.clocks import WallClockWatch, elapsed_s
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.forks import part_at_forks
 from runfacts.infrastructure.lifecycle import LifecycleRunner
 from runfacts.infrastructure.own_run import OwnRuns, drain_of
 from runfacts.infrastructure.tokens import new_worker_id
@@ -79,9 +80,6 @@ class Supervision:
     ) -> None:
         """See ``Ledger.supervise``."""
         settings = ledger.settings
-        self.owner = new_worker_id()
-        """This incarnation of a worker, drawn anew for each (R7.3)."""
-        self._actor = Actor(ActorType.SUPERVISOR, self.owner)
         self._ledger = ledger
         self._on_cycle = on_cycle
         self._diagnostics = Diagnostics(on_diagnostic)
@@ -89,7 +87,8 @@ class Supervision:
         found = list(controllers)
         if local:
             found.append(local_controller(ledger, None))
-        self._dispatcher = dispatcher_of(ledger, Controllers(found), self.owner, self._diagnostics)
+        self._controllers = Controllers(found)
+        self._begin_incarnation()
         parts: dict[Duty, Callable[[Stopping], Counters]] = {
             Duty.DEADLINES: self._request_due_deadlines,
             Duty.CANCELLATION: lambda stopping: self._dispatcher.cycle(stopping).as_dict(),
@@ -112,6 +111,18 @@ class Supervision:
             bell=ledger.cancellation_bell,
             name="runfacts-supervision",
         )
+        part_at_forks(self)
+
+    def forked(self) -> list[object]:
+        """Be another worker in a child: what its parent has claimed is its parent's."""
+        self._begin_incarnation()
+        return []
+
+    def _begin_incarnation(self) -> None:
+        self.owner = new_worker_id()
+        """This incarnation of a worker, drawn anew for each, in every process (R7.3)."""
+        self._actor = Actor(ActorType.SUPERVISOR, self.owner)
+        self._dispatcher = dispatcher_of(self._ledger, self._controllers, self.owner, self._diagnostics)
 
     @property
     def running(self) -> bool:
