@@ -175,7 +175,8 @@ class Cancellation(LedgerCore):
         after: Cursor | None = None,
         limit: int,
     ) -> tuple[CandidatePage, int]:
-        """See ``CancellationDispatches``."""
+        """See ``CancellationDispatches``. A page has 64 at most (R9.1)."""
+        limit = self._within("cancel_page", limit, "limit")
         with self._database.reading() as reading:
             now_ms = reading.now_ms()
             cutoff_ms = now_ms if cutoff_ms is None else cutoff_ms
