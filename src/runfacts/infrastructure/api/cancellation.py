@@ -100,6 +100,9 @@ class Cancellation(LedgerCore):
         The status does not change: nothing is cancelled because somebody asked (R6.2). Where no Attempt is active
         there is nothing to stop, and the Run ends with the request (R6.3). Otherwise the delivery waits for a worker
         of the Attempt's scope (R7.1).
+
+        Raises ``RunNotFound``, ``LegacyRun``, ``UnknownFactsInRun``, ``InvalidValue``, and where the caller names a
+        version or a key ``RunVersionConflict`` or ``DedupeConflict``.
         """
         try:
             kind = IntentKind(kind)
@@ -148,7 +151,8 @@ class Cancellation(LedgerCore):
         """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).
 
         Deadlines are judged by the database's time (R5.1); on SQLite by the wall clock, which is what they were given
-        in.
+        in. ``limit`` is how many Runs a page has, ``fact_page`` of the settings where it is None. Calls that find full
+        pages go on behind one another, and begin anew after the last page.
         """
         limit = self._within("fact_page", limit)
         with self._database.reading() as reading:
@@ -196,9 +200,10 @@ class Cancellation(LedgerCore):
         """Claim the delivery of one Run's cancellation for a time (R7.2).
 
         ``owner`` is the worker's incarnation, drawn anew for every start of a process; ``served`` are the executor
-        types and scopes that it can prove processes of. Only one lease is valid at a time. Taking over an expired one
-        records who held it (R1.5), and the claim that would be one try too many blocks the row instead (R7.5). An
-        ordinary claim writes no fact.
+        types and scopes that it can prove processes of. Only one lease is valid at a time; it lasts ``lease_ms``
+        milliseconds, ``cancel_lease_ms`` of the settings where it is None. Taking over an expired one records who held
+        it (R1.5), and the claim that would be one try too many blocks the row instead (R7.5). An ordinary claim writes
+        no fact. Raises ``InvalidValue`` and ``MalformedId``.
         """
         plain("owner", owner, NAME_MAX)
         lease_ms = self._within("cancel_lease_ms", lease_ms)
@@ -266,6 +271,8 @@ class Cancellation(LedgerCore):
         Only the very term may settle: owner, token and version must match a leased row, else ``DispatchFenced`` and
         nothing changes. A term whose lease has expired but was not taken over is accepted: refusing the truth would
         only cause a second signal.
+
+        Raises ``InvalidValue`` for a result that only a claim or an operator's verb writes.
         """
         if result not in SETTLED:
             raise InvalidValue("result", f"is none of {', '.join(sorted(SETTLED))}")

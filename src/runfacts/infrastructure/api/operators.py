@@ -73,7 +73,7 @@ class Operators(Reads):
             return read_unproven(reading, limit=self._page(limit), after=after)
 
     def rearm(self, run_id: str, *, actor: Actor, because: str, version: int, delay_ms: int | None = None) -> Rearmed:
-        """Give a blocked or delivered dispatch new tries, the first after ``delay_ms`` (R13.2).
+        """Give a blocked or delivered dispatch new tries, the first after ``delay_ms`` milliseconds (R13.2).
 
         ``version`` is the dispatch's. Raises ``DispatchVersionConflict``, ``VerbRefused`` and, where the same verb is
         recorded for this version with another reason or delay, ``DedupeConflict``.
