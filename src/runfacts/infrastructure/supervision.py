@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from runfacts.domain.actors import Actor, ActorType
-from runfacts.domain.cancellation.controllers import Controllers, ExecutionController
+from runfacts.domain.cancellation.controllers import Controllers, ExecutionController, Monotonic
 from runfacts.domain.cancellation.dispatcher import Dispatcher
 from runfacts.domain.cancellation.supervisor import (
     Counters,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("runfacts")
 
 _OWN_SHARE_OF_INTERVAL: Final = 10
+_SAME_AGAIN_S: Final = 10.0
 
 
 class Duty(StrEnum):
@@ -62,6 +63,24 @@ def log_diagnostic(diagnostic: Diagnostic) -> None:
     about = "" if diagnostic.run_id is None else f" (run {diagnostic.run_id})"
     words = f": {diagnostic.detail}" if diagnostic.detail else ""
     log.warning("%s failed%s: %s%s", diagnostic.part, about, diagnostic.error, words)
+
+
+class Seldom:
+    """Tells of the same failure once in ten seconds: a host tries many times a second, for as long as it takes."""
+
+    def __init__(self, tell: Callable[[Diagnostic], None], clock: Monotonic = elapsed_s) -> None:
+        """Nothing has been told yet."""
+        self._tell = tell
+        self._clock = clock
+        self._told: dict[Diagnostic, float] = {}
+
+    def __call__(self, diagnostic: Diagnostic) -> None:
+        """Tell of a failure, unless that has just been done."""
+        now_s = self._clock()
+        self._told = {told: at_s for told, at_s in self._told.items() if now_s - at_s < _SAME_AGAIN_S}
+        if diagnostic not in self._told:
+            self._told[diagnostic] = now_s
+            self._tell(diagnostic)
 
 
 class Supervision:
@@ -229,7 +248,7 @@ def dispatcher_of(ledger: Ledger, controllers: Controllers, owner: str, diagnost
 def own_runs_of(ledger: Ledger, held: HeldPidfds, *, worker_id: str) -> OwnRuns:
     """Make what looks after the Runs that this process hosts; ``held`` is shared with its hosts (R9.5)."""
     settings = ledger.settings
-    diagnostics = Diagnostics(log_diagnostic)
+    diagnostics = Diagnostics(Seldom(log_diagnostic))
     controllers = Controllers([local_controller(ledger, held)])
     interval_ms = settings.interval_ms
     if ledger.database.dialect == SQLITE:
