@@ -10,15 +10,18 @@ generous.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deliveries import dispatch_of
+from deliveries import brought_to, dispatch_of
 from process_watch import DEADLINE_S, Marked, kill, leads_its_session, marked_environment, state_of, wait_until
 from runfacts import Actor, Ledger
 from runfacts.infrastructure.database.opening import migrate
@@ -211,6 +214,17 @@ def test_a_command_that_ends_well_when_it_is_stopped_does_not_look_like_success(
     assert (attempt["status"], attempt["observed"], attempt["exit_code"]) == ("cancelled", "succeeded", 0)
 
 
+def test_an_interrupted_host_whose_stderr_nobody_reads_looks_on_at_its_command(
+    file_told: Told, file_url: str, begun: list[Running]
+) -> None:
+    # Far more than a pipe holds, and than what a stalled reader has read when the host is interrupted.
+    host = hosting(begun, file_url, "yes | head -c 1000000 >&2; echo up; exec sleep 600")
+    time.sleep(0.5)
+    host.process.send_signal(signal.SIGINT)
+    wait_until(lambda: file_told("show", host.run_id, "--json").json["status"] == "cancelled", "the end is recorded")
+    assert host.said().code == 143
+
+
 def test_a_second_interruption_leaves_the_run_alone_and_a_supervisor_takes_over(
     file_told: Told, file_url: str, marked: Marked, begun: list[Running]
 ) -> None:
@@ -395,6 +409,34 @@ def test_a_cancel_of_what_has_not_begun_ends_it_at_once(ledger_told: Told, datab
     assert (said.code, said.json) == (0, {"run_id": run_id, "outcome": "accepted", "status": "cancelled"})
     again = ledger_told("cancel", run_id, "--json", "--wait", "1")
     assert (again.code, again.json["outcome"]) == (0, "already_terminal")
+
+
+def test_who_waits_at_a_terminal_is_told_how_it_stands_and_in_vain_only_so_long(
+    file_told: Told, file_url: str, marked: Marked
+) -> None:
+    assert not marked.living()
+    with Ledger.open(file_url) as ledger:
+        run_id = brought_to(ledger, "running").run_id
+    ours, terminal = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        waiting = subprocess.Popen(
+            [*COMMAND, "cancel", run_id, "--wait", "1"],
+            env=environment(file_url, TERM="xterm"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+        )
+        os.close(terminal)
+        shown = b""
+        # The terminal is gone with its last user.
+        with suppress(OSError):
+            while written := screen.read(4_096):
+                shown += written
+        out, _ = waiting.communicate(timeout=DEADLINE_S)
+    assert f"run {run_id}: it is asked to stop".encode() in shown
+    assert b"waiting for its end: running, 0 s" in shown
+    assert (waiting.returncode, out) == (1, b"")
+    assert file_told("show", run_id, "--json").json["status"] == "running"
 
 
 def test_a_cancel_of_nothing_is_not_found(ledger_told: Told) -> None:

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from sqlalchemy import event
 
+from deliveries import asked_to_stop, held_by, settled_with
 from every_command import COMMANDS, Act
 from runfacts import (
     Claimed,
@@ -33,7 +34,10 @@ from runfacts import (
     Repeated,
     Started,
 )
+from runfacts.domain.cancellation.results import DispatchResult
+from runfacts.domain.cancellation.terms import DispatchSettled
 from runfacts.infrastructure.database.errors import LostRace
+from runfacts.testing.clock import ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
 from runfacts.testing.plugin import make_template
 from runfacts.testing.postgres import PostgresServer, PostgresVersion
@@ -105,6 +109,23 @@ def test_a_command_that_failed_after_its_commit_is_a_repetition_by_its_key(ledge
         ledger.queue(run_id, actor=ANA, dedupe_key="q")
     assert isinstance(ledger.queue(run_id, actor=ANA, dedupe_key="q"), Repeated)
     assert types(ledger, run_id) == ["run.created", "run.queued"]
+
+
+@pytest.mark.parametrize("tried", [False, True], ids=["its first term", "a later term"])
+def test_a_delivery_whose_claim_is_committed_without_an_answer_is_held(
+    ledger: Ledger, manual_clock: ManualClock, *, tried: bool
+) -> None:
+    """Its token is in the memory of whoever claimed: nobody else could settle it, and it would wait for its lease."""
+    asked = asked_to_stop(ledger)
+    if tried:
+        settled_with(ledger, asked, DispatchResult.DISPATCH_ERROR)
+        manual_clock.advance(ledger.settings.backoff_base_ms)
+    facts = types(ledger, asked.run_id)
+    with listening(ledger, FailAt("sql:after:commit", OutcomeUnknown("the connection broke"))):
+        claim = held_by(ledger, asked)
+    assert (claim.dispatch_count, claim.taken_over) == (2 if tried else 1, False)
+    assert types(ledger, asked.run_id) == facts
+    assert isinstance(ledger.settle_dispatch(claim, DispatchResult.TERMINATION_REQUESTED), DispatchSettled)
 
 
 def test_a_renewal_whose_connection_breaks_is_made_again(ledger_factory: ThrowAwayLedgers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 
 import pytest
 
@@ -10,9 +11,10 @@ import later_release
 from deliveries import SCOPE, brought_to, due_runs
 from runfacts import Actor, ActorType, ExecutionOwner, IntentKind, Ledger, Outcome, RetryPolicy, RunStatus
 from runfacts.domain.payloads import RunCancelRequested
+from runfacts.infrastructure.stores.deadlines import SELECT_PASSED
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
-from stages import ANA, WORKER, claim_of, created, queued, types, unchanged
+from stages import ANA, WORKER, claim_of, created, one_writer, queued, types, unchanged
 from tampering import owner_of
 
 SUPERVISOR = Actor(ActorType.SUPERVISOR, "worker-1")
@@ -194,6 +196,23 @@ def test_pages_full_of_runs_that_may_not_be_asked_hide_nobody(ledger: Ledger, ma
     soon = queued(ledger, deadline_at_ms=EPOCH_MS)
     assert sum(ask_due(ledger, 2) for _ in range(6)) == 1
     assert ledger.run(soon).status is RunStatus.TIMED_OUT
+
+
+def test_looking_for_them_is_a_range_of_two_partial_indexes(ledger: Ledger) -> None:
+    compiled = SELECT_PASSED.compiled(ledger.database.dialect)
+    bound = compiled.bind({"now_ms": EPOCH_MS, "from_ms": 0, "limit": 100})
+    with ledger.database.engine.connect() as connection:
+        if one_writer(ledger):
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {compiled.text}", bound)]
+            ranges = [line for line in plan if line.endswith("(deadline_at_ms>? AND deadline_at_ms<?)")]
+        else:
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            connection.exec_driver_sql("SET LOCAL enable_bitmapscan = off")
+            plan = [row[0] for row in connection.exec_driver_sql(f"EXPLAIN {compiled.text}", bound)]
+            ranges = [line for line, below in pairwise(plan) if "Index Cond: ((deadline_at_ms >= " in below]
+    assert len(ranges) == 2
+    assert "ix_executions_deadline" in ranges[0]
+    assert "ix_runs_deadline" in ranges[1]
 
 
 def test_the_time_that_decides_is_the_databases(ledger: Ledger, manual_clock: ManualClock) -> None:

@@ -27,7 +27,7 @@ from deliveries import (
     settled_with,
     stored,
 )
-from runfacts import Ledger
+from runfacts import InvalidValue, Ledger
 from runfacts.domain.cancellation.controllers import Controllers, StopResult, StopTarget, TimeLeft
 from runfacts.domain.cancellation.dispatcher import CycleReport, Dispatcher
 from runfacts.domain.cancellation.results import DispatchResult
@@ -304,3 +304,9 @@ def test_c31_the_second_worker_of_another_scope_finds_only_its_own(
     assert report.as_dict() == {"seen": foreign, "claimed": 0, "error": foreign}
     assert there.stopped == []
     assert stored(ledger, asked, "status") == ("pending",)
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 65, 1 << 80, True, 1.0])
+def test_a_page_has_at_least_one_place_and_64_at_most(ledger: Ledger, limit: int) -> None:
+    with pytest.raises(InvalidValue, match="limit is not a whole number between 1 and 64"):
+        ledger.due_dispatches(OURS, limit=limit)

@@ -387,6 +387,18 @@ def test_an_exact_repeat_answers_the_same_and_another_reason_is_a_conflict(
             verb(ledger, asked.run_id, version, because="another")
 
 
+def test_a_rearm_that_is_repeated_answers_the_same_also_where_the_clock_had_stepped_back(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    asked = on_a_blocked_run(ledger)
+    manual_clock.jump_wall(-60 * MINUTE)
+    manual_clock.jump_database(-60 * MINUTE)
+    first = rearm(ledger, asked.run_id, 2)
+    assert first.next_attempt_at_ms == EPOCH_MS - 60 * MINUTE + 1_000
+    with unchanged(ledger):
+        assert rearm(ledger, asked.run_id, 2) == first
+
+
 def test_a_rearm_that_is_repeated_with_another_delay_is_a_conflict(ledger: Ledger) -> None:
     asked = on_a_blocked_run(ledger)
     rearm(ledger, asked.run_id, 2, delay_ms=5_000)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 
 from deliveries import LEASE_MS, asked_to_stop, brought_to, held_by, last_fact, settled_with
 from runfacts import Actor, AttemptClaim, DatabaseBusy, IntentKind, InvalidValue, Ledger, Outcome, RunStatus
-from runfacts.domain.cancellation.controllers import Controllers
+from runfacts.domain.cancellation.controllers import Controllers, StopResult
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.supervisor import Diagnostic, Diagnostics
 from runfacts.infrastructure.own_run import OwnRuns
+from runfacts.infrastructure.stores.stop_states import StopState
 from runfacts.infrastructure.supervision import dispatcher_of
 from runfacts.testing.clock import EPOCH_MS, ManualClock
+from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, WORKER, queued, types, unchanged
 from stoppers import Stopper
 from waiting import until
@@ -132,8 +133,21 @@ def test_a_wait_further_ahead_than_any_may_be_is_over_for_its_host_too(
         assert own.cycle()["seen"] == 1
 
 
-def test_a_deadline_is_requested_by_the_host_at_its_very_millisecond(ledger: Ledger, manual_clock: ManualClock) -> None:
-    claim = brought_to(ledger, "running", timeout_ms=5_000)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_ms": 5_000},
+        {"deadline_at_ms": EPOCH_MS + 5_000},
+        {"timeout_ms": 9_000, "deadline_at_ms": EPOCH_MS + 5_000},
+        {"timeout_ms": 5_000, "deadline_at_ms": EPOCH_MS + 9_000},
+    ],
+    ids=str,
+)
+def test_a_deadline_is_requested_by_the_host_at_its_very_millisecond(
+    ledger: Ledger, manual_clock: ManualClock, options: dict[str, int]
+) -> None:
+    # The sooner of the Attempt's and the Run's own: nobody needs a second process for either.
+    claim = brought_to(ledger, "running", **options)
     stopper = Stopper()
     own = own_runs(ledger, stopper)
     with own.hosting(claim.attempt_id):
@@ -245,16 +259,48 @@ def test_a_committed_request_wakes_it(ledger: Ledger) -> None:
     assert last_fact(ledger, claim.run_id)[0] == "run.cancel_dispatched"
 
 
+class Looks:
+    """Counts how often an Attempt is looked at."""
+
+    def __init__(self, ledger: Ledger, attempt_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        look = ledger.stop_state
+
+        def counted(looked_at: str) -> StopState | None:
+            state = look(looked_at)
+            self.count += looked_at == attempt_id
+            return state
+
+        monkeypatch.setattr(ledger, "stop_state", counted)
+
+
 def test_it_looks_again_when_the_deadline_is_reached_and_not_only_at_its_interval(
-    ledger: Ledger, manual_clock: ManualClock
+    ledger: Ledger, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim, other = brought_to(ledger, "running", timeout_ms=300), brought_to(ledger, "running")
     stopper = Stopper()
     own = started_and_idle(ledger, stopper, other)
-    begun_s = time.monotonic()
+    looks = Looks(ledger, claim.attempt_id, monkeypatch)
     with own.hosting(claim.attempt_id):
+        # It was woken to look at what it hosts; from now on nobody wakes it.
+        until(lambda: looks.count > 0)
         # The database's time is the test's; the host reckons with its own until it looks.
         manual_clock.advance(300)
         until(lambda: stopper.asked == [claim.run_id])
-    assert time.monotonic() - begun_s < 30
+    assert own.stop()
+
+
+def test_it_looks_again_when_a_delivery_that_failed_is_due_and_not_only_at_its_interval(
+    ledger_factory: ThrowAwayLedgers, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = ledger_factory(backoff_base_ms=100)
+    asked, other = asked_to_stop(ledger), brought_to(ledger, "running")
+    stopper = Stopper(StopResult(DispatchResult.DISPATCH_ERROR))
+    own = started_and_idle(ledger, stopper, other)
+    looks = Looks(ledger, asked.attempt_id, monkeypatch)
+    with own.hosting(asked.attempt_id):
+        until(lambda: looks.count > 1)
+        assert stopper.asked == [asked.run_id]
+        manual_clock.advance(100)
+        until(lambda: stopper.asked == [asked.run_id] * 2)
     assert own.stop()

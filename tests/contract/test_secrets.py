@@ -11,7 +11,7 @@ import pytest
 from deliveries import OPERATOR, asked_to_stop, held_by
 from runfacts import Claimed, Ledger, Outcome, TokenRefused
 from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, StopAsking, Unknown
-from runfacts.infrastructure.processes.host import Command
+from runfacts.infrastructure.processes.hosted import Command
 from runfacts.testing.ledgers import contents_of
 from stages import EXECUTOR, WORKER, claim_of, queued
 

@@ -9,6 +9,30 @@ from runfacts import Ledger
 
 DEADLINE_S = 60
 
+SUPERVISING = """
+import os, sys, time
+from runfacts import Ledger
+
+ledger = Ledger.open(sys.argv[1], create=True)
+supervision = ledger.supervise(local=False, interval_ms=250)
+owner = supervision.owner
+supervision.start()
+child = os.fork()
+if child == 0:
+    begun_s = time.monotonic()
+    assert not supervision.running and supervision.owner != owner
+    assert supervision.stop(60_000)
+    supervision.start()
+    assert supervision.running and supervision.stop(60_000)
+    ledger.close()
+    assert time.monotonic() - begun_s < 30
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert supervision.running and supervision.owner == owner
+assert supervision.stop(60_000)
+ledger.close()
+"""
+
 OPEN = """
 import os, sys
 from runfacts import Actor, Ledger
@@ -54,3 +78,8 @@ def test_parent_and_child_write_on_connections_of_their_own(database_url: str) -
 def test_a_child_that_closes_the_ledger_leaves_its_parents_connections_open(database_url: str) -> None:
     keep = "with ledger.database.engine.connect() as connection:\n    kept = connection.connection.dbapi_connection\n"
     forking(database_url, OPEN.replace("child = os.fork()", keep + "child = os.fork()") + CHILD_CLOSES)
+
+
+def test_a_child_of_a_worker_has_not_started_yet_and_is_another_worker(database_url: str) -> None:
+    """R7.3, R9.3: the thread that runs its parent's cycles is not in the child."""
+    forking(database_url, SUPERVISING)

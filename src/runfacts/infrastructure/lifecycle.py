@@ -10,7 +10,8 @@ The next cycle is armed only when the last one has ended, so that a slow one is 
 ``start`` is a life of its own: when ``stop`` has given up waiting, the old cycle still belongs to its old life, arms
 nothing when it ends, and until then no new life begins.
 
-The thread is a daemon: it never keeps a process alive. Errors are reported and stop nothing.
+The thread is a daemon: it never keeps a process alive. Errors are reported and stop nothing. A child that is forked has
+no such thread: there the runner has not been started.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final, Protocol
 
 from runfacts.domain.cancellation.supervisor import Diagnostics, Stopping
 from runfacts.domain.errors import AlreadyStarted
+from runfacts.infrastructure.database.forks import part_at_forks
 
 _CYCLE: Final = "cycle"
 _BROKEN_PAUSE_S: Final = 1.0
@@ -88,6 +90,13 @@ class LifecycleRunner:
         self._name = name
         self._lock = threading.Lock()
         self._life: _Life | None = None
+        part_at_forks(self)
+
+    def forked(self) -> list[object]:
+        """Go on in a child, where the thread is not; return what must be left to the parent."""
+        inherited, self._life = self._life, None
+        self._lock = threading.Lock()
+        return [inherited]
 
     @property
     def running(self) -> bool:

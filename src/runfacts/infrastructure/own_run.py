@@ -30,6 +30,7 @@ from runfacts.infrastructure.stores.stop_states import StopState
 
 _PART: Final = "own_runs"
 _SOON_MS: Final = 20
+_TRIED_MS: Final = 1_000
 
 
 class OwnRunLedger(Protocol):
@@ -179,13 +180,17 @@ class OwnRuns:
             self._ledger.request_cancellation(state.run_id, actor=self._actor, kind=IntentKind.TIMEOUT)
             report.counts["timed_out"] += 1
             state = self._ledger.stop_state(attempt_id)
-        if state is None or state.ended:
-            return
-        if state.delivery_due and state.intent_at_ms is not None:
+        if state is not None and state.delivery_due and state.intent_at_ms is not None:
             report.seen += 1
             self._dispatcher.deliver(
                 DispatchCandidate(state.run_id, attempt_id, state.intent_at_ms, state.dispatch_due_at_ms or 0), report
             )
+            state = self._ledger.stop_state(attempt_id)
+        if state is None or state.ended:
+            return
+        if state.delivery_due:
+            # Tried in vain just now, and not even its wait is recorded: the database may be away.
+            self._look_again_in(_TRIED_MS)
         elif state.intent_at_ms is None and state.deadline_at_ms is not None:
             self._look_again_in(state.deadline_at_ms - state.now_ms)
         elif state.dispatch_due_at_ms is not None:

@@ -60,19 +60,12 @@ class Recovering:
             for purpose in Purpose
         }
 
-    def part(self, purpose: Purpose) -> Callable[[Stopping], Counters]:
-        """Give the part of a cycle that does this."""
-        processor = self._processors[purpose]
-
-        def run(stopping: Stopping) -> Counters:
-            report = processor.cycle(stopping)
-            if report.counts["swept"]:
-                self._ledger.measures.record(RECOVERY_WINDOW, report.swept_oldest_ms)
-            # Told by one of the three: they share the registry.
-            hanging = {"hanging": late} if purpose is Purpose.RECOVERY and (late := len(self.hanging())) else {}
-            return {"seen": report.claimed, **report.as_dict(), **hanging}
-
-        return run
+    def run(self, purpose: Purpose, stopping: Stopping) -> Counters:
+        """Do the part of a cycle that is for this, and count."""
+        report = self._processors[purpose].cycle(stopping)
+        if report.counts["swept"]:
+            self._ledger.measures.record(RECOVERY_WINDOW, report.swept_oldest_ms)
+        return {"seen": report.claimed, **report.as_dict()}
 
     def hanging(self) -> tuple[HangingProvider, ...]:
         """Name the evidence providers whose answers are late (R11.3)."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from runfacts.domain.actors import Actor, ActorType
-from runfacts.domain.cancellation.controllers import Controllers, ExecutionController
+from runfacts.domain.cancellation.controllers import Controllers, ExecutionController, Monotonic
 from runfacts.domain.cancellation.dispatcher import Dispatcher
 from runfacts.domain.cancellation.supervisor import (
     Counters,
@@ -35,6 +35,7 @@ from runfacts.domain.recovery.evidence import EvidenceProvider
 from runfacts.domain.recovery.gate import GateAnswer
 from runfacts.infrastructure.database.clocks import WallClockWatch, elapsed_s
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.forks import part_at_forks
 from runfacts.infrastructure.evidence import HangingProvider
 from runfacts.infrastructure.lifecycle import LifecycleRunner
 from runfacts.infrastructure.own_run import OwnRuns, drain_of
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("runfacts")
 
 _OWN_SHARE_OF_INTERVAL: Final = 10
+_SAME_AGAIN_S: Final = 10.0
 
 
 class Duty(StrEnum):
@@ -75,6 +77,24 @@ def log_diagnostic(diagnostic: Diagnostic) -> None:
     log.warning("%s failed%s: %s%s", diagnostic.part, about, diagnostic.error, words)
 
 
+class Seldom:
+    """Tells of the same failure once in ten seconds: a host tries many times a second, for as long as it takes."""
+
+    def __init__(self, tell: Callable[[Diagnostic], None], clock: Monotonic = elapsed_s) -> None:
+        """Nothing has been told yet."""
+        self._tell = tell
+        self._clock = clock
+        self._told: dict[Diagnostic, float] = {}
+
+    def __call__(self, diagnostic: Diagnostic) -> None:
+        """Tell of a failure, unless that has just been done."""
+        now_s = self._clock()
+        self._told = {told: at_s for told, at_s in self._told.items() if now_s - at_s < _SAME_AGAIN_S}
+        if diagnostic not in self._told:
+            self._told[diagnostic] = now_s
+            self._tell(diagnostic)
+
+
 class Supervision:
     """Serves one ledger's Runs besides hosting them. Cycles are run by one thread at a time."""
 
@@ -93,9 +113,6 @@ class Supervision:
     ) -> None:
         """See ``Ledger.supervise``. ``held``: descriptors of what this process hosts itself (R8.5)."""
         settings = ledger.settings
-        self.owner = new_worker_id()
-        """This incarnation of a worker, drawn anew for each (R7.3)."""
-        self._actor = Actor(ActorType.SUPERVISOR, self.owner)
         self._ledger = ledger
         self._on_cycle = on_cycle
         self._diagnostics = Diagnostics(on_diagnostic)
@@ -103,24 +120,16 @@ class Supervision:
         found = list(controllers)
         if local:
             found.append(local_controller(ledger, held))
-        registered = Controllers(found)
-        self._dispatcher = dispatcher_of(ledger, registered, self.owner, self._diagnostics)
-        self._recovering = Recovering(
-            ledger,
-            controllers=registered,
-            providers=providers,
-            local=local,
-            owner=self.owner,
-            actor=self._actor,
-            diagnostics=self._diagnostics,
-        )
-        self._presence = WorkerPresence(ledger.database, self.owner, ledger.machine()) if local else None
+        self._controllers = Controllers(found)
+        self._providers = tuple(providers)
+        self._local = local
+        self._begin_incarnation()
         parts: dict[Duty, Callable[[Stopping], Counters]] = {
             Duty.DEADLINES: self._request_due_deadlines,
             Duty.CANCELLATION: lambda stopping: self._dispatcher.cycle(stopping).as_dict(),
-            Duty.RECOVERY: self._recovering.part(Purpose.RECOVERY),
-            Duty.STOP: self._recovering.part(Purpose.STOP),
-            Duty.RETRY: self._recovering.part(Purpose.RETRY),
+            Duty.RECOVERY: lambda stopping: self._recovering.run(Purpose.RECOVERY, stopping),
+            Duty.STOP: lambda stopping: self._recovering.run(Purpose.STOP, stopping),
+            Duty.RETRY: lambda stopping: self._recovering.run(Purpose.RETRY, stopping),
         }
         if local:
             # Receipts are this machine's own executor's.
@@ -140,6 +149,29 @@ class Supervision:
             bell=ledger.cancellation_bell,
             name="runfacts-supervision",
         )
+        part_at_forks(self)
+
+    def forked(self) -> list[object]:
+        """Be another worker in a child: what its parent has claimed is its parent's."""
+        self._begin_incarnation()
+        return []
+
+    def _begin_incarnation(self) -> None:
+        self.owner = new_worker_id()
+        """This incarnation of a worker, drawn anew for each, in every process (R7.3)."""
+        self._actor = Actor(ActorType.SUPERVISOR, self.owner)
+        ledger = self._ledger
+        self._dispatcher = dispatcher_of(ledger, self._controllers, self.owner, self._diagnostics)
+        self._recovering = Recovering(
+            ledger,
+            controllers=self._controllers,
+            providers=self._providers,
+            local=self._local,
+            owner=self.owner,
+            actor=self._actor,
+            diagnostics=self._diagnostics,
+        )
+        self._presence = WorkerPresence(ledger.database, self.owner, ledger.machine()) if self._local else None
 
     @property
     def running(self) -> bool:
@@ -268,7 +300,7 @@ def dispatcher_of(ledger: Ledger, controllers: Controllers, owner: str, diagnost
 def own_runs_of(ledger: Ledger, held: HeldPidfds, *, worker_id: str) -> OwnRuns:
     """Make what looks after the Runs that this process hosts; ``held`` is shared with its hosts (R9.5)."""
     settings = ledger.settings
-    diagnostics = Diagnostics(log_diagnostic)
+    diagnostics = Diagnostics(Seldom(log_diagnostic))
     controllers = Controllers([local_controller(ledger, held)])
     interval_ms = settings.interval_ms
     if ledger.database.dialect == SQLITE:

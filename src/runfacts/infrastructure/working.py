@@ -70,8 +70,6 @@ class Working:
             on_cycle=self._tell,
             on_diagnostic=on_diagnostic,
         )
-        self.owner = self._supervision.owner
-        """This incarnation of a worker, drawn anew for each (R7.3)."""
         # One look at a file costs next to nothing, and nobody rings when something is submitted.
         self._look_ms = interval_ms // _SQLITE_SHARE_OF_INTERVAL if ledger.database.dialect == SQLITE else interval_ms
         self._own = own_runs_of(ledger, self._held, worker_id=self.owner)
@@ -86,6 +84,11 @@ class Working:
         self._leaving = False
         self._admitted = not gate
         self._parts: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> str:
+        """Name this incarnation of a worker, drawn anew for each, in every process (R7.3)."""
+        return self._supervision.owner
 
     @property
     def running(self) -> bool:
@@ -166,8 +169,9 @@ class Working:
         if not self._feeder.idle or self._places.hosting:
             raise AlreadyStarted
         self._ledger.places().make()
+        # Leaving is for good, and in a child that was forked the worker is another one: whoever begins needs its own.
+        self._own = own_runs_of(self._ledger, self._held, worker_id=self.owner)
         self._own.start()
-        # Leaving is for good: whoever begins anew needs another host.
         self._places = self._new_places()
         self._leaving = False
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import select
+import signal
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -71,6 +74,20 @@ class AtStep:
         """See Steps."""
         if name == self.name:
             self.act()
+
+
+class OnceMore:
+    """A profile function that lets a signal come at every call and return of whoever handles it."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+        self.times = 0
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        """Be told of everything that is called and returns."""
+        if event in {"call", "return"} and frame.f_code.co_name in {"detach", "set", "notify_all"}:
+            self.times += 1
+            signal.raise_signal(self.number)
 
 
 class Both:
@@ -553,3 +570,19 @@ def _drained(descriptor: int) -> bool:
     while select.select([descriptor], [], [], 0.2)[0]:
         os.read(descriptor, 1 << 16)
     return not any(thread.name == "runfacts-tail" for thread in threading.enumerate())
+
+
+@pytest.mark.timeout(30)
+def test_a_host_may_be_asked_to_go_within_being_asked_to_go(bench: Bench, ledger: JournalLedger) -> None:
+    """R10.5: a signal can come while the handler of the one before is under way."""
+    host = host_of(bench, ledger)
+    before = signal.signal(signal.SIGUSR2, lambda *_: host.detach())
+    once_more = OnceMore(signal.SIGUSR2)
+    profile = sys.getprofile()
+    try:
+        sys.setprofile(once_more)
+        host.detach()
+    finally:
+        sys.setprofile(profile)
+        signal.signal(signal.SIGUSR2, before)
+    assert once_more.times >= 2

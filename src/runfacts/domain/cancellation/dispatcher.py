@@ -177,15 +177,24 @@ class Dispatcher:
         if claim.target.handle is None:
             return StopResult(DispatchResult.HANDLE_MISSING)
         try:
-            outcome = controller.stop(claim.target, deadline)
+            return _checked(controller.stop(claim.target, deadline))
         except OutOfTime:
             raise
         except Exception as error:  # noqa: BLE001 - a controller is the embedder's; its failure is a result (R7.4)
             self._on_error(claim.target.run_id, error)
             return StopResult(DispatchResult.DISPATCH_ERROR)
-        if outcome.result not in SETTLED:
-            return StopResult(DispatchResult.DISPATCH_ERROR)
-        return outcome
+
+
+def _checked(answer: object) -> StopResult:
+    """See that a controller's answer is one that can be settled with (``TypeError``, ``ValueError``)."""
+    if not isinstance(answer, StopResult):
+        msg = f"a controller answered {type(answer).__name__}, which is no result"
+        raise TypeError(msg)
+    checked = StopResult(DispatchResult(answer.result), Escalation(answer.escalation))
+    if checked.result not in SETTLED:
+        msg = f"a controller answered {checked.result}, which is not its to say"
+        raise ValueError(msg)
+    return checked
 
 
 def _refusal(page: CandidatePage, after: Cursor | None, limit: int) -> PageRefusal | None:

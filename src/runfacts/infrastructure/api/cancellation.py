@@ -102,6 +102,9 @@ class Cancellation(LedgerCore):
         The status does not change: nothing is cancelled because somebody asked (R6.2). Where no Attempt is active
         there is nothing to stop, and the Run ends with the request (R6.3). Otherwise the delivery waits for a worker
         of the Attempt's scope (R7.1), and the confirmation that it has stopped until its host is overdue (R12.2).
+
+        Raises ``RunNotFound``, ``LegacyRun``, ``UnknownFactsInRun``, ``InvalidValue``, and where the caller names a
+        version or a key ``RunVersionConflict`` or ``DedupeConflict``.
         """
         try:
             kind = IntentKind(kind)
@@ -149,7 +152,8 @@ class Cancellation(LedgerCore):
         """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).
 
         Deadlines are judged by the database's time (R5.1); on SQLite by the wall clock, which is what they were given
-        in.
+        in. ``limit`` is how many Runs a page has, ``fact_page`` of the settings where it is None. Calls that find full
+        pages go on behind one another, and begin anew after the last page.
         """
         limit = self._within("fact_page", limit)
         with self._database.reading() as reading:
@@ -176,7 +180,8 @@ class Cancellation(LedgerCore):
         after: Cursor | None = None,
         limit: int,
     ) -> tuple[CandidatePage, int]:
-        """See ``CancellationDispatches``."""
+        """See ``CancellationDispatches``. A page has 64 at most (R9.1)."""
+        limit = self._within("cancel_page", limit, "limit")
         with self._database.reading() as reading:
             now_ms = reading.now_ms()
             cutoff_ms = now_ms if cutoff_ms is None else cutoff_ms
@@ -196,9 +201,10 @@ class Cancellation(LedgerCore):
         """Claim the delivery of one Run's cancellation for a time (R7.2).
 
         ``owner`` is the worker's incarnation, drawn anew for every start of a process; ``served`` are the executor
-        types and scopes that it can prove processes of. Only one lease is valid at a time. Taking over an expired one
-        records who held it (R1.5), and the claim that would be one try too many blocks the row instead (R7.5). An
-        ordinary claim writes no fact.
+        types and scopes that it can prove processes of. Only one lease is valid at a time; it lasts ``lease_ms``
+        milliseconds, ``cancel_lease_ms`` of the settings where it is None. Taking over an expired one records who held
+        it (R1.5), and the claim that would be one try too many blocks the row instead (R7.5). An ordinary claim writes
+        no fact. Raises ``InvalidValue`` and ``MalformedId``.
         """
         plain("owner", owner, NAME_MAX)
         lease_ms = self._within("cancel_lease_ms", lease_ms)
@@ -216,6 +222,13 @@ class Cancellation(LedgerCore):
             now_ms = moment.now_ms
             row = None if stored is None else stored.dispatch
             times = Times.DUE if stored is None else stored.times(moment.reading, now_ms)
+            if row is not None and times is Times.LEASE_VALID and _is_held_with(row, owner, token):
+                # The connection broke while this very claim was committed (R4.6).
+                expires_at_ms = now_ms + lease_ms if row.lease_expires_at_ms is None else row.lease_expires_at_ms
+                own = DispatchClaimed(
+                    target, owner, row.version, row.dispatch_count, expires_at_ms, token, taken_over=False
+                )
+                return Plan(lambda _, __: own)
             decision = decide_claim(row, attempt_id, times, self._settings.dispatch_limit)
             if isinstance(decision, ClaimAnswer):
                 return _not_claimed(decision)
@@ -259,6 +272,8 @@ class Cancellation(LedgerCore):
         Only the very term may settle: owner, token and version must match a leased row, else ``DispatchFenced`` and
         nothing changes. A term whose lease has expired but was not taken over is accepted: refusing the truth would
         only cause a second signal.
+
+        Raises ``InvalidValue`` for a result that only a claim or an operator's verb writes.
         """
         if result not in SETTLED:
             raise InvalidValue("result", f"is none of {', '.join(sorted(SETTLED))}")
@@ -325,9 +340,16 @@ def _is_term(row: CancellationDispatch, claim: DispatchClaimed) -> bool:
         row.status is DispatchStatus.LEASED
         and row.attempt_id == claim.target.attempt_id
         and row.version == claim.version
-        and row.lease_owner == claim.owner
+        and _is_held_with(row, claim.owner, claim.token)
+    )
+
+
+def _is_held_with(row: CancellationDispatch, owner: str, token: str) -> bool:
+    """Whether a row's lease was given to this owner with this token."""
+    return (
+        row.lease_owner == owner
         and row.lease_token_digest is not None
-        and matches(TokenPurpose.DISPATCH, claim.token, row.lease_token_digest)
+        and matches(TokenPurpose.DISPATCH, token, row.lease_token_digest)
     )
 
 

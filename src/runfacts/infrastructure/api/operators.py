@@ -73,7 +73,7 @@ class Operators(Reads):
             return read_unproven(reading, limit=self._page(limit), after=after)
 
     def rearm(self, run_id: str, *, actor: Actor, because: str, version: int, delay_ms: int | None = None) -> Rearmed:
-        """Give a blocked or delivered dispatch new tries, the first after ``delay_ms`` (R13.2).
+        """Give a blocked or delivered dispatch new tries, the first after ``delay_ms`` milliseconds (R13.2).
 
         ``version`` is the dispatch's. Raises ``DispatchVersionConflict``, ``VerbRefused`` and, where the same verb is
         recorded for this version with another reason or delay, ``DedupeConflict``.
@@ -87,7 +87,12 @@ class Operators(Reads):
             recorded = history.recorded_with(key)
             if recorded is not None:
                 require_same(recorded, call.run_id, reason, delay_ms=delay_ms)
-                again = Rearmed(call.run_id, version + 1, recorded.recorded_at_ms + delay_ms)
+                stored = dispatches.read_dispatch(moment.reading, history.run_id)
+                next_at: int | None = recorded.recorded_at_ms + delay_ms
+                if stored is not None and stored.dispatch.version == version + 1:
+                    # The fact's own time is later than it was where a clock had stepped back (R3.4).
+                    next_at = stored.dispatch.next_attempt_at_ms
+                again = Rearmed(call.run_id, version + 1, next_at)
                 return Plan(lambda _, __: again)
             row = _require_row(moment, history, _REARM, version)
             if row.status not in REARMABLE:

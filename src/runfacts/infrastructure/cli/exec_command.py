@@ -12,6 +12,7 @@ next one should this host be gone (R12.1). The first is this host's: it queues a
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -157,13 +158,21 @@ def _obey(interruption: Interruption, own: OwnRuns, host: LocalHost, run_id: str
         # Where only output is waited for the Attempt has ended, but another one may follow.
         own.ask_to_stop(run_id, actor=actor, kind=IntentKind.USER, reason=_reason(interruption))
         if not shown:
-            # Not by the stream, which this may have interrupted.
-            with suppress(OSError, ValueError, AttributeError):
-                os.write(
-                    sys.stderr.fileno(), f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n".encode()
-                )
+            _say_at_once(f"\nrunfacts: stopping run {run_id}; once more leaves it alone\n")
 
     interruption.tell(interrupted)
+
+
+def _say_at_once(text: str) -> None:
+    """Say something within a signal handler: not by the stream, which that may have interrupted.
+
+    Where the reader stalls it is left unsaid. The host would wait for the reader, and look after its run no more.
+    """
+    with suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stderr.fileno(), select.POLLOUT)
+        if poll.poll(0):
+            os.write(sys.stderr.fileno(), text.encode())
 
 
 def _reason(interruption: Interruption) -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -97,7 +96,7 @@ class LocalHost:
         self._stops = stops
         self._steps = steps
         self._completion = Completion(ledger, launcher.machine, steps=steps)
-        self._detach = threading.Event()
+        self._detaching = False
         self._showing_the_rest = False
 
     @property
@@ -107,7 +106,8 @@ class LocalHost:
 
     def detach(self) -> None:
         """Ask to go: commands that run are left alone, ``run`` answers ``Detached``. Safe in a signal handler."""
-        self._detach.set()
+        # No event: a second signal within the first one's handler would wait for its lock for ever.
+        self._detaching = True
 
     def run(self, run_id: str, command: Command, *, actor: Actor, queue: bool = False) -> HostedOutcome:
         """Claim the Run's next Attempt and host it to its end. Errors of the ledger go up; the receipt then waits.
@@ -208,7 +208,7 @@ class LocalHost:
                     # After the end is recorded: whoever reads the output may be slow.
                     if tail is not None:
                         self._showing_the_rest = True
-                        tail.finish(self._detach)
+                        tail.finish(lambda: self._detaching)
         except BaseException:
             self._launcher.leave(process)
             raise
@@ -232,7 +232,7 @@ class LocalHost:
     def _watch(self, process: PreparedProcess, lease: HeldLease) -> bool:
         """Look at the process until it is over; false when the host was asked to go first."""
         while not process.wait(0):
-            if self._detach.is_set():
+            if self._detaching:
                 return False
             # The look that a renewal needs (R10.3): the keeper is there, so the end is yet to come.
             process.wait_for_a_change(self._poll_s)
@@ -241,7 +241,7 @@ class LocalHost:
             lease.keep()
         while not process.has_ended():
             # The keeper is gone and its command lives: its exit code is lost, but it is looked after all the same.
-            if self._detach.is_set():
+            if self._detaching:
                 return False
             process.wait_for_a_change(self._poll_s)
             if not process.has_ended():
@@ -283,11 +283,11 @@ class LocalHost:
         # Asked now and then in any case: somebody else may have ended the Attempt.
         deadline = time.monotonic() + _ASK_AGAIN_S
         while time.monotonic() < deadline and not self._completion.group_is_gone(handle):
-            if self._detach.is_set():
+            if self._detaching:
                 return False
             lease.keep()
             time.sleep(self._poll_s)
-        return not self._detach.is_set()
+        return not self._detaching
 
     def _collected_elsewhere(self, claim: AttemptClaim) -> Ended | None:
         """Give the end as it is recorded, when another process of this scope consumed the receipt first."""

@@ -51,10 +51,10 @@ class LiveTail:
         """Begin to copy."""
         self._thread.start()
 
-    def finish(self, give_up: threading.Event | None = None) -> None:
-        """Copy everything that is in the files now, then end; a reader that stalls is left when ``give_up`` is set."""
+    def finish(self, give_up: Callable[[], bool] = lambda: False) -> None:
+        """Copy everything that is in the files now, then end; a reader that stalls is left when ``give_up`` says so."""
         self._last_look.set()
-        while self._thread.is_alive() and not (give_up is not None and give_up.is_set()):
+        while self._thread.is_alive() and not give_up():
             self._thread.join(self._poll_s)
 
     def stop(self) -> None:

@@ -186,6 +186,35 @@ def test_a_controller_cannot_answer_what_only_claims_and_operators_write(result:
     assert bench.cycle().counts == {"dispatch_error": 1}
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "termination_requested",
+        DispatchResult.TERMINATION_REQUESTED,
+        StopResult("no such result"),  # type: ignore[arg-type]  # what no type checker has seen
+        StopResult([], Escalation.TERM),  # type: ignore[arg-type]  # the same
+        StopResult(DispatchResult.TERMINATION_REQUESTED, "loud"),  # type: ignore[arg-type]  # the same
+        StopResult(DispatchResult.TERMINATION_REQUESTED, None),  # type: ignore[arg-type]  # the same
+    ],
+    ids=repr,
+)
+def test_an_answer_that_is_none_is_a_controllers_failure_too(answer: StopResult) -> None:
+    """Else its term would end without a settle, and the next one send the same signals, and the next."""
+    bench = Bench(Queue([candidate(1)]), Controller(lambda _target, _time_left: answer))
+    assert bench.cycle().as_dict() == {"seen": 1, "claimed": 1, "dispatch_error": 1}
+    assert bench.queue.settles == [("run-0001", DispatchResult.DISPATCH_ERROR, Escalation.NONE)]
+    assert [run_id for run_id, _ in bench.errors] == ["run-0001"]
+
+
+def test_an_answer_in_plain_words_is_settled_as_what_it_means() -> None:
+    plain = StopResult("termination_requested", "term")  # type: ignore[arg-type]  # as from JSON
+    bench = Bench(Queue([candidate(1)]), Controller(lambda _target, _time_left: plain))
+    assert bench.cycle().as_dict() == {"seen": 1, "claimed": 1, "termination_requested": 1}
+    [(_, result, escalation)] = bench.queue.settles
+    assert (result is DispatchResult.TERMINATION_REQUESTED, escalation is Escalation.TERM) == (True, True)
+
+
 def test_a_controller_that_fails_is_a_result_and_is_told() -> None:
     error = RuntimeError("no such host")
 
