@@ -1,4 +1,4 @@
-"""The workers of ``workers_program.py``, started by a test: what they say, and how they are thawed and ended."""
+"""Workers in processes of their own, started by a test: what they say, and how they are thawed and ended."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -34,13 +34,30 @@ class Job:
     step: str | None = None
 
 
+@dataclass(frozen=True)
+class RecoveryJob:
+    """One worker or host; see ``recovery_program.Job``."""
+
+    name: str
+    url: str
+    role: str = "supervise"
+    settings: dict[str, int] = field(default_factory=dict)
+    machine_id: str | None = None
+    run_id: str = ""
+    argv: tuple[str, ...] = ()
+    fault: str | None = None
+    call: str | None = None
+    step: str | None = None
+    answers: str | None = None
+
+
 class Workers:
     """Worker processes under way."""
 
-    def __init__(self, jobs: list[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job | RecoveryJob], program: str) -> None:
         self._said: list[dict[str, Any]] = []
         self._program = subprocess.Popen(
-            [sys.executable, PROGRAMS / "workers_program.py", json.dumps([asdict(job) for job in jobs])],
+            [sys.executable, PROGRAMS / program, json.dumps([asdict(job) for job in jobs])],
             env=os.environ | {"PYTHONPATH": ENVIRONMENT_PATH},
             stdout=subprocess.PIPE,
             text=True,
@@ -75,11 +92,26 @@ class Workers:
         """Give what a worker's cycles counted of one kind."""
         return sum(said["counters"].get(counter, 0) for said in self.all("cycle", worker))
 
+    def counted_by(self, worker: str, part: str, counter: str) -> int:
+        """Give the same for one part of the cycles, where they have several."""
+        return self.counted(worker, f"{part}.{counter}")
+
     def next_cycle(self, worker: str) -> None:
         """Wait until a worker has ended one more cycle from its beginning on."""
         # The one under way may end first.
         ended = len(self.all("cycle", worker)) + 2
         wait_until(lambda: len(self.all("cycle", worker)) >= ended, f"{worker} goes on with its cycles")
+
+    def kill(self, worker: str) -> None:
+        """Kill a worker, if it has not ended by itself, and wait until it has."""
+        if not self.all("ended", worker):
+            kill(self.pid(worker))
+        self.first("ended", worker)
+
+    def freeze(self, worker: str) -> None:
+        """Stop a worker, wherever it is."""
+        kill(self.pid(worker), signal.SIGSTOP)
+        wait_until(lambda: state_of(self.pid(worker)) == "T", f"{worker} stands still")
 
     def thaw(self, worker: str) -> None:
         """Let a worker go on that stops itself, once it stands still."""
@@ -118,8 +150,17 @@ class Workers:
 
 @contextmanager
 def working(*jobs: Job) -> Iterator[Workers]:
-    """Run workers within the block."""
-    workers = Workers(list(jobs))
+    """Run workers that deliver cancellations within the block."""
+    yield from _running(Workers(jobs, "workers_program.py"))
+
+
+@contextmanager
+def recovering(*jobs: RecoveryJob) -> Iterator[Workers]:
+    """Run hosts and workers that recover within the block."""
+    yield from _running(Workers(jobs, "recovery_program.py"))
+
+
+def _running(workers: Workers) -> Iterator[Workers]:
     try:
         yield workers
     finally:
