@@ -31,7 +31,9 @@ QUICK = {
     "recovery_delay_max_ms": 500,
 }
 """Times as short as a slow machine allows."""
-SOME = ["sqlite", "postgresql-18", pytest.param("postgresql-16", marks=pytest.mark.long)]
+FILE_FIRST = ["sqlite", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES if name != "sqlite")]
+SERVER_FIRST = ["postgresql-18", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES[:2])]
+"""Databases of the usual run and, after them, of the long one."""
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ NEVER_RAN = {
 """What proves that the command never ran, by the step at which its host was killed."""
 
 
-@pytest.mark.parametrize("databases", SOME, indirect=True)
+@pytest.mark.parametrize("databases", FILE_FIRST, indirect=True)
 def test_a_host_killed_before_its_gate_is_proven_to_have_run_nothing(
     databases: RealTime, tmp_path: Path, marked: Marked
 ) -> None:
@@ -140,7 +142,7 @@ def judged(runs: dict[str, HostedRun]) -> None:
         assert runs[name].ran == [one.attempt_id, two.attempt_id]
 
 
-@pytest.mark.parametrize("databases", SOME, indirect=True)
+@pytest.mark.parametrize("databases", SERVER_FIRST, indirect=True)
 def test_whatever_of_host_keeper_and_command_is_killed_the_end_is_a_true_one(
     databases: RealTime, tmp_path: Path, marked: Marked
 ) -> None:
