@@ -105,6 +105,20 @@ if TYPE_CHECKING:
     from runfacts.domain.outcomes import Outcome
     from runfacts.domain.payload_parts import OutcomeKind
     from runfacts.domain.payloads import Escalation
+    from runfacts.domain.recovery.claims import (
+        ClaimState,
+        ItemKind,
+        ManualReason,
+        Purpose,
+        RecoveryApplied,
+        RecoveryClaimed,
+        RecoveryFenced,
+        RecoveryKey,
+        RecoveryScan,
+        RecoverySettled,
+        RecoveryStale,
+        SweepReport,
+    )
     from runfacts.domain.recovery.evidence import (
         Evidence,
         EvidenceProvider,
@@ -113,8 +127,11 @@ if TYPE_CHECKING:
         StopAsking,
         Unknown,
     )
+    from runfacts.domain.recovery.gate import Admitted, NotAdmitted
     from runfacts.domain.recovery.operators import AttestedLost, ManualRecovery, Released
+    from runfacts.domain.recovery.snapshots import Snapshot
     from runfacts.domain.retry import RetryPolicy, Safety
+    from runfacts.domain.stored_commands import StoredCommand
     from runfacts.domain.views import (
         AttemptView,
         CancellationView,
@@ -130,15 +147,18 @@ if TYPE_CHECKING:
         VerifyReport,
     )
     from runfacts.infrastructure.api.feed import Following
+    from runfacts.infrastructure.evidence import HangingProvider
     from runfacts.infrastructure.ledger import Ledger
     from runfacts.infrastructure.stores.stop_states import StopState
     from runfacts.infrastructure.supervision import Duty, Supervision
     from runfacts.infrastructure.telemetry.opentelemetry_measures import OpenTelemetryMeasures
+    from runfacts.infrastructure.working import Working
 
 __all__ = [
     "Abandoned",
     "Actor",
     "ActorType",
+    "Admitted",
     "AlreadyCreated",
     "AlreadyRequested",
     "AlreadyStarted",
@@ -156,6 +176,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointLost",
     "ClaimAnswer",
+    "ClaimState",
     "Claimed",
     "Conflict",
     "Contended",
@@ -194,6 +215,7 @@ __all__ = [
     "Finished",
     "Following",
     "ForeignMachine",
+    "HangingProvider",
     "Head",
     "IdempotencyConflict",
     "IllegalTransition",
@@ -202,6 +224,7 @@ __all__ = [
     "InvalidInput",
     "InvalidSetting",
     "InvalidValue",
+    "ItemKind",
     "LateCallback",
     "LeaseState",
     "Ledger",
@@ -209,7 +232,9 @@ __all__ = [
     "Liveness",
     "MalformedId",
     "MalformedUrl",
+    "ManualReason",
     "ManualRecovery",
+    "NotAdmitted",
     "NotAllowed",
     "NotAuthenticated",
     "NotClaimable",
@@ -221,9 +246,17 @@ __all__ = [
     "OutcomeKind",
     "OutcomeUnknown",
     "Page",
+    "Purpose",
     "ReaderRefused",
     "Rearmed",
     "Recorded",
+    "RecoveryApplied",
+    "RecoveryClaimed",
+    "RecoveryFenced",
+    "RecoveryKey",
+    "RecoveryScan",
+    "RecoverySettled",
+    "RecoveryStale",
     "RecoveryVersionConflict",
     "RecoveryView",
     "Refusal",
@@ -242,6 +275,7 @@ __all__ = [
     "SchemaTooNew",
     "SchemaTooOld",
     "Settings",
+    "Snapshot",
     "StartRefused",
     "Started",
     "StillRunning",
@@ -251,8 +285,10 @@ __all__ = [
     "StopResult",
     "StopState",
     "StopTarget",
+    "StoredCommand",
     "Supervision",
     "SupervisorReport",
+    "SweepReport",
     "TimeLeft",
     "TokenRefused",
     "Unknown",
@@ -264,6 +300,7 @@ __all__ = [
     "VerbRefused",
     "VerifyReport",
     "Waiting",
+    "Working",
     "authenticated",
 ]
 
@@ -367,6 +404,20 @@ _NAMES_BY_MODULE = {
     "runfacts.domain.outcomes": ("Outcome",),
     "runfacts.domain.payload_parts": ("OutcomeKind",),
     "runfacts.domain.payloads": ("Escalation",),
+    "runfacts.domain.recovery.claims": (
+        "ClaimState",
+        "ItemKind",
+        "ManualReason",
+        "Purpose",
+        "RecoveryApplied",
+        "RecoveryClaimed",
+        "RecoveryFenced",
+        "RecoveryKey",
+        "RecoveryScan",
+        "RecoverySettled",
+        "RecoveryStale",
+        "SweepReport",
+    ),
     "runfacts.domain.recovery.evidence": (
         "Evidence",
         "EvidenceProvider",
@@ -375,8 +426,11 @@ _NAMES_BY_MODULE = {
         "StopAsking",
         "Unknown",
     ),
+    "runfacts.domain.recovery.gate": ("Admitted", "NotAdmitted"),
     "runfacts.domain.recovery.operators": ("AttestedLost", "ManualRecovery", "Released"),
+    "runfacts.domain.recovery.snapshots": ("Snapshot",),
     "runfacts.domain.retry": ("RetryPolicy", "Safety"),
+    "runfacts.domain.stored_commands": ("StoredCommand",),
     "runfacts.domain.views": (
         "AttemptView",
         "CancellationView",
@@ -392,10 +446,12 @@ _NAMES_BY_MODULE = {
         "VerifyReport",
     ),
     "runfacts.infrastructure.api.feed": ("Following",),
+    "runfacts.infrastructure.evidence": ("HangingProvider",),
     "runfacts.infrastructure.ledger": ("Ledger",),
     "runfacts.infrastructure.stores.stop_states": ("StopState",),
     "runfacts.infrastructure.supervision": ("Duty", "Supervision"),
     "runfacts.infrastructure.telemetry.opentelemetry_measures": ("OpenTelemetryMeasures",),
+    "runfacts.infrastructure.working": ("Working",),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
