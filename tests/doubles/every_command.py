@@ -49,7 +49,7 @@ def create(ledger: Ledger) -> Act:
 
 def submit(ledger: Ledger) -> Act:
     """Submit a command with a key that is new each time."""
-    key = f"k{len(ledger.runs(limit=500).items)}"
+    key = f"s{len(ledger.runs(limit=500).items)}"
     return lambda by, caller: by.submit(["true"], actor=ANA, cwd="/", idempotency_key=key, connection=caller)
 
 
