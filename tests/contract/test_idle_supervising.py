@@ -46,10 +46,37 @@ def test_cancellation_is_one_query_in_each_idle_cycle(busy: Ledger) -> None:
     assert statements_of(busy, worker) == [*clock, "select_due_dispatches"] * CYCLES
 
 
-def test_each_duty_is_one_query_in_each_idle_cycle(busy: Ledger) -> None:
+OWN_CLAIMS = ["select_due_claims", "select_claims_ahead"]
+IDLE = [
+    "select_open_executions",
+    "select_passed_deadlines",
+    "select_due_dispatches",
+    # What a sweep looks at.
+    "select_claims_under_way",
+    "select_manual_claims",
+    # Recovery: Attempts, their rows of Runs, Runs without an Attempt, what was never queued, other scopes.
+    "select_due_attempts",
+    "select_attempts_ahead",
+    *OWN_CLAIMS,
+    "select_ownerless_runs",
+    "select_stuck_runs",
+    "select_unserved_attempts",
+    # Confirmations, then retries, with a scope and without one.
+    *OWN_CLAIMS,
+    "select_unserved_claims",
+    *OWN_CLAIMS,
+    *OWN_CLAIMS,
+    "select_unserved_claims",
+]
+
+
+def test_each_range_is_one_query_in_each_idle_cycle(busy: Ledger) -> None:
     # This machine's own scope, which none of these Runs is of.
-    named = [name for name in statements_of(busy, busy.supervise()) if name not in {"now", "ledger_id"}]
-    assert named == ["select_open_executions", "select_passed_deadlines", "select_due_dispatches"] * CYCLES
+    worker = busy.supervise()
+    worker.cycle()
+    # The sweep looks once at what the claims are about that are under way.
+    aside = {"now", "ledger_id", "select_targets_of_runs"}
+    assert [name for name in statements_of(busy, worker) if name not in aside] == IDLE * CYCLES
 
 
 def test_an_idle_supervisor_writes_nothing_to_a_sqlite_file() -> None:

@@ -1,4 +1,4 @@
-"""Whatever a command does, it takes its rows in one order: dispatch, execution, Run, Attempt (R4.1, R4.4)."""
+"""Whatever a command does, it takes its rows in one order: dispatch, recovery claim, execution, Run, Attempt (R4.1, R4.4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runfacts.infrastructure.database.statements import Parameters, Statement
 from runfacts.infrastructure.database.transactions import Change, Transaction
 from runfacts.testing.ledgers import ThrowAwayLedgers
 
-ORDER = ("cancellation_dispatches", "executions", "runs", "attempts")
+ORDER = ("cancellation_dispatches", "recovery_claims", "executions", "runs", "attempts")
 """Rows that are inserted are exempt: nobody else can wait for them before the commit."""
 UPDATED = re.compile(r"UPDATE (\w+) ")
 

@@ -20,7 +20,13 @@ from stages import ANA, created, one_writer, queued, types, unchanged
 from stoppers import Stopper
 
 DEADLINE_S = 30
-NOTHING = {"deadlines": {"seen": 0, "claimed": 0, "requested": 0}, "cancellation": {"seen": 0, "claimed": 0}}
+NOTHING = {
+    "deadlines": {"seen": 0, "claimed": 0, "requested": 0},
+    "cancellation": {"seen": 0, "claimed": 0},
+    "recovery": {"seen": 0, "claimed": 0, "swept": 0},
+    "stop": {"seen": 0, "claimed": 0},
+    "retry": {"seen": 0, "claimed": 0},
+}
 
 
 def supervision(ledger: Ledger, *stoppers: Stopper, **options: object) -> Supervision:
