@@ -8,7 +8,7 @@ finds it taken notes ``twice``. So two living processes of one Run that are not 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from process_watch import kill, wait_until
@@ -55,8 +55,9 @@ class HostedRun:
         return cls(ledger, url, root, run_id, argv)
 
     def job(self, name: str, settings: dict[str, int], **other: str | None) -> RecoveryJob:
-        """Give the job of a host of it."""
-        return RecoveryJob(name, self.url, "host", settings, run_id=self.run_id, argv=self.argv, **other)
+        """Give the job of a host of it; ``other`` are fields of the job."""
+        job = RecoveryJob(name, self.url, "host", settings, run_id=self.run_id, argv=self.argv)
+        return replace(job, **other)  # type: ignore[arg-type]  # by name
 
     @property
     def view(self) -> RunView:

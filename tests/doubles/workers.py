@@ -48,6 +48,7 @@ class RecoveryJob:
     fault: str | None = None
     call: str | None = None
     step: str | None = None
+    duties: tuple[str, ...] = ()
     answers: str | None = None
 
 
@@ -95,6 +96,10 @@ class Workers:
     def counted_by(self, worker: str, part: str, counter: str) -> int:
         """Give the same for one part of the cycles, where they have several."""
         return self.counted(worker, f"{part}.{counter}")
+
+    def counts(self, worker: str, part: str, counter: str, at_least: int = 1) -> None:
+        """Wait until it has counted so many."""
+        wait_until(lambda: self.counted_by(worker, part, counter) >= at_least, f"{worker} counts {at_least} {counter}")
 
     def next_cycle(self, worker: str) -> None:
         """Wait until a worker has ended one more cycle from its beginning on."""

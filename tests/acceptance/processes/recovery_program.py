@@ -59,6 +59,8 @@ class Job:
     """During which call it is met; during none, where it is left out."""
     step: str | None = None
     """At which step, ``before`` or ``after``."""
+    duties: tuple[str, ...] = ()
+    """What this worker does, everything if left out."""
     answers: str | None = None
     """The directory where this worker's provider of the executor type ``batch`` finds what to answer."""
 
@@ -160,7 +162,13 @@ def work(job: Job, ledger: Ledger, say: Said) -> None:
 
     providers = [] if job.answers is None else [AnswerFromFiles(Path(job.answers), say)]
     begin: Any = ledger.work if job.role == "work" else ledger.supervise
-    begun = begin(providers=providers, interval_ms=INTERVAL_MS, on_cycle=counted, on_diagnostic=failed)
+    begun = begin(
+        providers=providers,
+        duties=job.duties or None,
+        interval_ms=INTERVAL_MS,
+        on_cycle=counted,
+        on_diagnostic=failed,
+    )
     say("begins", owner=begun.owner)
     with begun:
         signal.sigwait({signal.SIGTERM})
