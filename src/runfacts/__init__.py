@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         StartRefused,
         StopNotProven,
     )
+    from runfacts.domain.archives import AlreadyImported, Imported, NotImported
     from runfacts.domain.authentication import Authenticator, authenticated
     from runfacts.domain.cancellation.controllers import (
         ExecutionController,
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from runfacts.domain.recovery.gate import Admitted, NotAdmitted
     from runfacts.domain.recovery.operators import AttestedLost, ManualRecovery, Released
     from runfacts.domain.recovery.snapshots import Snapshot
+    from runfacts.domain.replay import PastAttempt, PastCancellation, PastDispatch, PastRecovery, PastRun
     from runfacts.domain.retry import RetryPolicy, Safety
     from runfacts.domain.stored_commands import StoredCommand
     from runfacts.domain.views import (
@@ -160,6 +162,7 @@ __all__ = [
     "ActorType",
     "Admitted",
     "AlreadyCreated",
+    "AlreadyImported",
     "AlreadyRequested",
     "AlreadyStarted",
     "AlreadyTerminal",
@@ -219,6 +222,7 @@ __all__ = [
     "Head",
     "IdempotencyConflict",
     "IllegalTransition",
+    "Imported",
     "IntentKind",
     "InvalidCursor",
     "InvalidInput",
@@ -239,6 +243,7 @@ __all__ = [
     "NotAuthenticated",
     "NotClaimable",
     "NotFound",
+    "NotImported",
     "NotQueued",
     "OpenTelemetryMeasures",
     "OutOfTime",
@@ -246,6 +251,11 @@ __all__ = [
     "OutcomeKind",
     "OutcomeUnknown",
     "Page",
+    "PastAttempt",
+    "PastCancellation",
+    "PastDispatch",
+    "PastRecovery",
+    "PastRun",
     "Purpose",
     "ReaderRefused",
     "Rearmed",
@@ -323,6 +333,7 @@ _NAMES_BY_MODULE = {
         "Started",
         "StopNotProven",
     ),
+    "runfacts.domain.archives": ("AlreadyImported", "Imported", "NotImported"),
     "runfacts.domain.authentication": ("Authenticator", "authenticated"),
     "runfacts.domain.cancellation.controllers": (
         "ExecutionController",
@@ -429,6 +440,7 @@ _NAMES_BY_MODULE = {
     "runfacts.domain.recovery.gate": ("Admitted", "NotAdmitted"),
     "runfacts.domain.recovery.operators": ("AttestedLost", "ManualRecovery", "Released"),
     "runfacts.domain.recovery.snapshots": ("Snapshot",),
+    "runfacts.domain.replay": ("PastAttempt", "PastCancellation", "PastDispatch", "PastRecovery", "PastRun"),
     "runfacts.domain.retry": ("RetryPolicy", "Safety"),
     "runfacts.domain.stored_commands": ("StoredCommand",),
     "runfacts.domain.views": (

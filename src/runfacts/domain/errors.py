@@ -265,6 +265,15 @@ class StillRunning(NotAllowed):
         super().__init__(f"the process of run {run_id} is running")
 
 
+class RebuildOvertaken(NotAllowed):
+    """Another rebuild of the same projection began later and goes on alone (R14.1)."""
+
+    def __init__(self, projection: str) -> None:
+        """Name the projection."""
+        self.projection = projection
+        super().__init__(f"another rebuild of {projection} was begun meanwhile; this one has ended")
+
+
 class AlreadyStarted(NotAllowed):
     """A worker cannot be started: it is, or its last cycle has not ended since it was stopped (R9.3)."""
 

@@ -88,6 +88,8 @@ class Settings(BaseModel):
     """How often a host looks at its command."""
     fact_page: Annotated[int, Field(ge=1, le=500)] = 100
     """Facts or Runs in a page, where the caller says nothing."""
+    catch_up_ms: Annotated[int, Field(ge=0, le=30_000)] = 1_000
+    """How long whoever reads a projection brings it up to date first (R1.4)."""
     feed_poll_ms: Annotated[int, Field(ge=10, le=_MINUTE)] = 1_000
     """How long a follower of the feed waits for a wake-up before it looks by itself; a tenth of it on SQLite (R3.9)."""
     busy_timeout_ms: Annotated[int, Field(ge=0, le=_MINUTE)] = 5_000

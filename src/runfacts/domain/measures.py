@@ -26,6 +26,7 @@ from runfacts.domain.history import History
 from runfacts.domain.lifecycle import RunStatus
 from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.payloads import Escalation, RunCancelled, RunCancelRequested, RunStopConfirmed, RunTimedOut
+from runfacts.domain.projecting import ProjectionName
 from runfacts.domain.recovery.claims import ClaimState, Purpose
 from runfacts.domain.recovery.evidence import Liveness, Unknown
 from runfacts.domain.recovery.verdict import VerdictKind
@@ -92,10 +93,11 @@ _COUNTS: Final = frozenset(
     | set(VerdictKind)
     | {"stale", "given_back", "swept", "hanging", "found_receipt", "found_running", "found_not_running"}
     | {f"found_{reason}" for reason in Unknown}
+    | {"projected", "unknown", "set_aside"}
     | {"taken", "never_ran", "detached", "keeper_lost", "not_started"}
     | set(RunStatus)
 )
-_TIMED: Final = ("completion", "deadlines", "cancellation", "recovery", "stop", "retry")
+_TIMED: Final = ("completion", "deadlines", "cancellation", "recovery", "stop", "retry", "projections")
 _PARTS: Final = (*_TIMED, "hosted")
 
 CLAIMS: Final = _measure(
@@ -187,6 +189,20 @@ RECOVERY_WINDOW: Final = _measure(
     "ms",
     "For how long the oldest row of a sweep was left over: what was recorded, and not settled.",
 )
+PROJECTION_LAG: Final = _measure(
+    "projection.lag",
+    MeasureKind.GAUGE,
+    "{fact}",
+    "Committed facts that a projection does not have yet; no more than 100,000 are counted.",
+    projection=ProjectionName,
+)
+PROJECTION_LAG_AGE: Final = _measure(
+    "projection.lag_age",
+    MeasureKind.GAUGE,
+    "ms",
+    "How long ago the oldest of those was recorded.",
+    projection=ProjectionName,
+)
 CYCLE_DURATION: Final = _measure(
     "cycle.duration",
     MeasureKind.HISTOGRAM,
@@ -216,6 +232,8 @@ MEASURES: Final = (
     EVIDENCE_ANSWERS,
     EVIDENCE_DURATION,
     RECOVERY_WINDOW,
+    PROJECTION_LAG,
+    PROJECTION_LAG_AGE,
     CYCLE_DURATION,
     CYCLE_COUNTS,
 )
@@ -263,7 +281,10 @@ RECOVERY_QUEUE: Final = Queue(
     RECOVERY_QUEUE_OLDEST_AGE,
     tuple((purpose.value, state) for purpose in Purpose for state in RECOVERY_STATES),
 )
-QUEUES: Final = (CANCELLATION_QUEUE, RECOVERY_QUEUE)
+PROJECTION_QUEUE: Final = Queue(
+    "projections", PROJECTION_LAG, PROJECTION_LAG_AGE, tuple((name.value,) for name in ProjectionName)
+)
+QUEUES: Final = (CANCELLATION_QUEUE, RECOVERY_QUEUE, PROJECTION_QUEUE)
 """All queues; every gauge is of one."""
 
 

@@ -16,18 +16,30 @@ from weakref import WeakSet
 
 from runfacts.domain.errors import InvalidSetting, InvalidValue
 from runfacts.domain.limits import Settings
-from runfacts.domain.measures import CANCELLATION_QUEUE, NO_MEASURES, RECOVERY_QUEUE, Measures, Place, QueueState
+from runfacts.domain.measures import (
+    CANCELLATION_QUEUE,
+    NO_MEASURES,
+    PROJECTION_QUEUE,
+    RECOVERY_QUEUE,
+    Measures,
+    Place,
+    QueueState,
+)
+from runfacts.infrastructure.api.archives import Archives
 from runfacts.infrastructure.api.cancellation import Cancellation
 from runfacts.infrastructure.api.feed import Feed
+from runfacts.infrastructure.api.projecting import Projecting
 from runfacts.infrastructure.api.receipts import Receipts
 from runfacts.infrastructure.api.recovery import Recovery
 from runfacts.infrastructure.api.recovery_operators import RecoveryOperators
+from runfacts.infrastructure.api.replays import Replays
 from runfacts.infrastructure.api.work import Work
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.opening import open_database
 from runfacts.infrastructure.processes.machine import lasting_machine_id
 from runfacts.infrastructure.steps import NO_STEPS, Steps
 from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_queue
+from runfacts.infrastructure.stores.projection_reports import read_lags
 from runfacts.infrastructure.stores.recovery_depth import read_recovery_depth
 
 if TYPE_CHECKING:
@@ -40,7 +52,7 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
-class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
+class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed, Replays, Archives, Projecting):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     def __init__(
@@ -56,6 +68,7 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         self._end_watches = (
             measures.watch(CANCELLATION_QUEUE, self._cancellation_queue),
             measures.watch(RECOVERY_QUEUE, self._recovery_queue),
+            measures.watch(PROJECTION_QUEUE, self._projection_lags),
         )
 
     @classmethod
@@ -113,12 +126,13 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
         """Give a worker that does all that a ledger needs besides hosting (R9, R11, R12).
 
         It delivers cancellations, enforces deadlines, records receipts, recovers Runs that nobody looks after, confirms
-        stops and queues retries. It serves what ``controllers`` serve, asks ``providers`` for evidence of what became
-        of their executors' Attempts and, unless ``local`` is false, serves this machine's own commands
-        (``UnsupportedPlatform`` elsewhere than on Linux). ``duties`` are its parts, all if left out. Nothing runs until
-        its ``cycle`` or ``start`` is called; between two cycles it waits ``interval_ms`` unless a request wakes it.
-        ``on_cycle`` is told what each cycle of the thread counted, ``on_diagnostic`` what failed; by default that is
-        logged. A lease that does not outlast the controllers is refused (``InvalidSetting``, R8.7).
+        stops, queues retries and brings projections up to date. It serves what ``controllers`` serve, asks
+        ``providers`` for evidence of what became of their executors' Attempts and, unless ``local`` is false, serves
+        this machine's own commands (``UnsupportedPlatform`` elsewhere than on Linux). ``duties`` are its parts, all if
+        left out. Nothing runs until its ``cycle`` or ``start`` is called; between two cycles it waits ``interval_ms``
+        unless a request wakes it. ``on_cycle`` is told what each cycle of the thread counted, ``on_diagnostic`` what
+        failed; by default that is logged. A lease that does not outlast the controllers is refused (``InvalidSetting``,
+        R8.7).
         """
         from runfacts.infrastructure.supervision import Duty, Supervision, log_diagnostic
 
@@ -207,6 +221,10 @@ class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed):
     def _recovery_queue(self) -> Mapping[Place, QueueState]:
         with self._database.reading() as reading:
             return read_recovery_depth(reading)
+
+    def _projection_lags(self) -> Mapping[Place, QueueState]:
+        with self._database.reading() as reading:
+            return read_lags(reading)
 
     def __enter__(self) -> Self:
         return self

@@ -30,6 +30,7 @@ from runfacts.domain.cancellation.supervisor import (
 )
 from runfacts.domain.errors import AlreadyStarted, RunfactsError
 from runfacts.domain.measures import CYCLE_COUNTS, CYCLE_DURATION
+from runfacts.domain.projecting import Projected
 from runfacts.domain.recovery.claims import Purpose
 from runfacts.domain.recovery.evidence import EvidenceProvider
 from runfacts.domain.recovery.gate import GateAnswer
@@ -68,6 +69,8 @@ class Duty(StrEnum):
     """Confirm that Runs have stopped which were asked to (R12.2)."""
     RETRY = "retry"
     """Decide on lost Runs, and queue retries that are due (R12.1)."""
+    PROJECT = "projections"
+    """Bring projections up to date (R1.4)."""
 
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
@@ -130,6 +133,7 @@ class Supervision:
             Duty.RECOVERY: lambda stopping: self._recovering.run(Purpose.RECOVERY, stopping),
             Duty.STOP: lambda stopping: self._recovering.run(Purpose.STOP, stopping),
             Duty.RETRY: lambda stopping: self._recovering.run(Purpose.RETRY, stopping),
+            Duty.PROJECT: self._project,
         }
         if local:
             # Receipts are this machine's own executor's.
@@ -258,6 +262,12 @@ class Supervision:
         del stopping
         counted = asdict(self._ledger.collect_receipts(actor=self._actor))
         return {"seen": counted.pop("found"), "claimed": 0, **counted}
+
+    def _project(self, stopping: Stopping) -> Counters:
+        done = sum(self._ledger.project(stopping).values(), Projected())
+        applied = done.seen - done.set_aside - done.unknown
+        counted = {"projected": applied, "set_aside": done.set_aside, "unknown": done.unknown}
+        return {"seen": done.seen, "claimed": 0, **counted}
 
     def _request_due_deadlines(self, stopping: Stopping) -> Counters:
         del stopping

@@ -1,1 +1,1 @@
-"""What people read, derived from facts only."""
+"""Views made from facts alone (R1.4): what each fact changes in them. Pure; ``infrastructure/stores`` keeps them."""

@@ -96,6 +96,7 @@ def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check
     else:
         yield _clock_difference(database)
     yield _unknown_types(database)
+    yield from _projections(ledger)
     yield _receipts(Path(ledger.places().directory))
     yield _cancellations(ledger)
     yield _recoveries(ledger)
@@ -147,6 +148,25 @@ def _unknown_types(database: Database) -> Check:
         return Check("fact types", ok=True, detail="all are known to this release")
     names = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
     return Check("fact types", ok=False, detail=f"of a later release: {names}; their runs can be read, not changed")
+
+
+def _projections(ledger: Ledger) -> Iterator[Check]:
+    for health in ledger.projections():
+        lag_s = health.lag.ms / 1_000
+        behind = f"{output.counted(health.lag.facts, 'fact')} behind, the oldest of {lag_s:.0f} s ago"
+        detail = behind if health.lag.facts else "has every fact"
+        if health.unknown:
+            detail += (
+                f"; {health.unknown} of types unknown then are left out: rebuild it with a release that knows them"
+            )
+        if health.set_aside:
+            detail += f"; {health.set_aside} set aside: see `runfacts rebuild {health.projection} --set-aside`"
+        yield Check(
+            f"projection {health.projection}",
+            # Behind is no illness: whoever reads it brings it up to date.
+            ok=not health.set_aside,
+            detail=detail,
+        )
 
 
 def _receipts(directory: Path) -> Check:

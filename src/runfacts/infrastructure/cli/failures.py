@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from runfacts.domain import errors
+
+if TYPE_CHECKING:
+    from runfacts.domain.archives import NotImported
 
 REFUSED: Final = 1
 USAGE: Final = 2
@@ -32,6 +35,16 @@ class WaitTimeout(errors.RunfactsError):
     def __init__(self, run_id: str, status: str) -> None:
         """Name the Run and where it stands."""
         super().__init__(f"run {run_id} has not ended in time; it is {status}")
+
+
+class ImportRefused(errors.RunfactsError):
+    """Runs of an archive were not taken in (R14.2)."""
+
+    def __init__(self, first: NotImported, refused: int) -> None:
+        """Name the first of them, and say how many there are."""
+        what = "a line" if first.run_id is None else f"run {first.run_id}"
+        more = f"; {refused - 1} more refused" if refused > 1 else ""
+        super().__init__(f"{what} was refused at line {first.line}: {first.reason}{more}")
 
 
 class ReasonRequired(click.UsageError):
@@ -78,6 +91,7 @@ CODES: Final[Mapping[type[BaseException], tuple[str, int]]] = MappingProxyType(
         errors.SchemaTooOld: ("schema_too_old", SCHEMA),
         errors.SchemaTooNew: ("schema_too_new", SCHEMA),
         WaitTimeout: ("wait_timeout", REFUSED),
+        ImportRefused: ("import_refused", REFUSED),
         errors.RunfactsError: ("not_allowed", REFUSED),
         BaseException: ("internal", REFUSED),
     }

@@ -122,6 +122,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def draw(thing: object) -> None:
+    """Write something that rich draws, for a terminal."""
+    _console(sys.stdout).print(thing, soft_wrap=True)
+
+
 def sheet(fields: Mapping[str, Cell]) -> None:
     """Write named values, one a line."""
     width = max(map(len, fields))

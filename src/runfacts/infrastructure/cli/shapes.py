@@ -8,6 +8,7 @@ from typing import Any
 from runfacts.domain.cancellation.operators import BlockedDispatch, UnprovenStop
 from runfacts.domain.facts import Fact
 from runfacts.domain.recovery.operators import ManualRecovery
+from runfacts.domain.replay import PastAttempt, PastCancellation, PastRun
 from runfacts.domain.views import (
     AttemptView,
     CancellationView,
@@ -172,4 +173,62 @@ def report_shape(report: VerifyReport, differences: list[Difference]) -> Shape:
             }
             for item in differences
         ],
+    }
+
+
+def past_run_shape(run: PastRun) -> Shape:
+    """One Run as it was: as ``run_shape`` without leases and next times, which no fact says."""
+    return {
+        "run_id": run.run_id,
+        "project": run.project,
+        "task": run.task,
+        "status": run.status.value,
+        "version": run.version,
+        "execution_owner": run.execution_owner.value,
+        "idempotency_key": run.idempotency_key,
+        "retry_of_run_id": run.retry_of_run_id,
+        "created_at_ms": run.created_at_ms,
+        "updated_at_ms": run.updated_at_ms,
+        "finished_at_ms": run.finished_at_ms,
+        "attempts": [_past_attempt_shape(attempt) for attempt in run.attempts],
+        "cancellation": None if run.cancellation is None else _past_cancellation_shape(run.cancellation),
+        "recovery": None
+        if run.recovery is None
+        else {"state": run.recovery.state.value, "purpose": run.recovery.purpose, "reason": run.recovery.reason},
+        "unknown_types": list(run.unknown_types),
+    }
+
+
+def _past_attempt_shape(attempt: PastAttempt) -> Shape:
+    return {
+        "attempt_id": attempt.attempt_id,
+        "number": attempt.number,
+        "status": attempt.status.value,
+        "executor_type": attempt.executor_type,
+        "exit_code": attempt.exit_code,
+        "signal": attempt.signal,
+        "error_code": attempt.error_code,
+        "error_summary": attempt.error_summary,
+        "observed": attempt.observed,
+        "evidence": None if attempt.evidence is None else attempt.evidence.value,
+        "claimed_at_ms": attempt.claimed_at_ms,
+        "started_at_ms": attempt.started_at_ms,
+        "running_at_ms": attempt.running_at_ms,
+        "finished_at_ms": attempt.finished_at_ms,
+    }
+
+
+def _past_cancellation_shape(cancellation: PastCancellation) -> Shape:
+    dispatch = cancellation.dispatch
+    return {
+        "requested_at_ms": cancellation.requested_at_ms,
+        "kind": cancellation.kind.value,
+        "reason": cancellation.reason,
+        "dispatch": None
+        if dispatch is None
+        else {
+            "status": dispatch.status.value,
+            "dispatch_count": dispatch.dispatch_count,
+            "last_result": dispatch.last_result,
+        },
     }

@@ -32,6 +32,7 @@ DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
         "recover": (Duty.RECOVERY,),
         "stop": (Duty.STOP,),
         "retry": (Duty.RETRY,),
+        "project": (Duty.PROJECT,),
     }
 )
 """What ``--only`` names."""
@@ -46,8 +47,8 @@ DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
 def command(invocation: Invocation, *, once: bool, only: str | None, gate: bool, interval_ms: int | None) -> int:
     """Look after Runs until SIGTERM or Ctrl-C.
 
-    Deliver cancellations, enforce deadlines, record receipts, recover Runs whose host is gone, confirm stops and queue
-    retries.
+    Deliver cancellations, enforce deadlines, record receipts, recover Runs whose host is gone, confirm stops, queue
+    retries and bring projections up to date.
 
     With --json each cycle is a line of counters; without it, those cycles in which something happened.
     """

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.projection_tables import (
+    projections,
+    set_aside_facts,
+    statistics,
+    statistics_runs,
+    stop_proofs,
+)
 from runfacts.infrastructure.database.recovery_tables import commands, recovery_claims, workers
 from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, metadata, runs
 
@@ -14,7 +21,12 @@ __all__ = [
     "facts",
     "ledger_meta",
     "metadata",
+    "projections",
     "recovery_claims",
     "runs",
+    "set_aside_facts",
+    "statistics",
+    "statistics_runs",
+    "stop_proofs",
     "workers",
 ]

@@ -3,7 +3,8 @@ What the product's own role may do in PostgreSQL: what it needs, and no more (R1
 
 The role that owns the tables can do anything; the product should not run as it. ``runfacts migrate --app-role ROLE``
 gives another role SELECT and INSERT on facts, and SELECT, INSERT and UPDATE on current state; what a Run was to run
-is also deleted, when it ends (R12.1). An identity column needs no privilege on its sequence.
+is also deleted, when it ends (R12.1), and so are views that were rebuilt (R14.1). An identity column needs no privilege
+on its sequence.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from sqlalchemy import Connection, text
 
 from runfacts.domain.errors import InvalidValue
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.projection_tables import (
+    projections,
+    set_aside_facts,
+    statistics,
+    statistics_runs,
+    stop_proofs,
+)
 from runfacts.infrastructure.database.recovery_tables import commands, recovery_claims, workers
 from runfacts.infrastructure.database.tables import attempts, executions, facts, ledger_meta, runs
 
@@ -29,6 +37,10 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         recovery_claims.name: ("SELECT", "INSERT", "UPDATE"),
         workers.name: ("SELECT", "INSERT", "UPDATE"),
         commands.name: ("SELECT", "INSERT", "DELETE"),
+        **{
+            view.name: ("SELECT", "INSERT", "UPDATE", "DELETE")
+            for view in (projections, set_aside_facts, statistics_runs, statistics, stop_proofs)
+        },
         ledger_meta.name: ("SELECT",),
         "runfacts_schema": ("SELECT",),
     }

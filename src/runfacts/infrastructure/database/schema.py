@@ -28,7 +28,7 @@ from runfacts.infrastructure.database.engines import READING
 from runfacts.infrastructure.database.errors import translated
 from runfacts.infrastructure.database.statements import read_sql
 
-REVISIONS: Final = ("0001", "0002", "0003")
+REVISIONS: Final = ("0001", "0002", "0003", "0004")
 """Every revision of this release, oldest first."""
 
 HEAD: Final = REVISIONS[-1]

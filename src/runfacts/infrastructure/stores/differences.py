@@ -111,12 +111,12 @@ def run_differences(recorded: Recorded) -> Iterator[Difference]:
 
 def ledger_differences(run_id: str, facts: Sequence[Fact]) -> Iterator[Difference]:
     """Check everything about a Run's facts that concerns facts alone."""
-    tracker = _Tracker(run_id)
+    tracker = LedgerTracker(run_id)
     for fact in facts:
         yield from tracker.follow(fact)
 
 
-class _Tracker:
+class LedgerTracker:
     """Follows a Run's facts and remembers what the next one must go on from."""
 
     def __init__(self, run_id: str) -> None:
@@ -134,6 +134,7 @@ class _Tracker:
         self._attempts = 0
 
     def follow(self, fact: Fact) -> Iterator[Difference]:
+        """Give what is wrong with the next fact, after all that was followed."""
         if fact.sequence != self._next_sequence:
             missing = self._next_sequence
             yield difference(self._run_id, "sequence", "sequence", fact.sequence, missing, sequence=missing)

@@ -32,6 +32,7 @@ from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempts, executions, facts, runs
 from runfacts.infrastructure.stores.differences import Recorded, difference, run_differences
 from runfacts.infrastructure.stores.facts import FACT_COLUMNS
+from runfacts.infrastructure.stores.projection_differences import ProjectionCheck, SeenInView
 
 _RUN_PAGE: Final = 100
 _POSITION_PAGE: Final = 1_000
@@ -110,11 +111,13 @@ def verify(database: Database, run_id: str | None, progress: Callable[[int, int]
     facts_seen = 0
     unknown: Counter[str] = Counter()
     found: list[Difference] = []
+    views = ProjectionCheck(database, whole=run_id is None)
     for one in [run_id] if run_id is not None else run_ids(database):
-        recorded = _read(database, one)
+        recorded, seen = _read(database, one, views)
         if run_id is not None and recorded.empty:
             raise RunNotFound(run_id)
         found += run_differences(recorded)
+        found += views.of_run(one, recorded.facts, seen)
         runs_seen += 1
         facts_seen += len(recorded.facts)
         for fact in recorded.facts:
@@ -124,14 +127,15 @@ def verify(database: Database, run_id: str | None, progress: Callable[[int, int]
             progress(runs_seen, facts_seen)
     if run_id is None and database.dialect == SQLITE:
         found += _position_differences(database)
+    found += views.of_totals()
     return VerifyReport(runs_seen, facts_seen, dict(unknown), tuple(found))
 
 
-def _read(database: Database, run_id: str) -> Recorded:
+def _read(database: Database, run_id: str, views: ProjectionCheck) -> tuple[Recorded, list[SeenInView]]:
     """Read everything about one Run as it was at one moment."""
     with database.snapshot() as reading:
         key = {"run_id": _key(database, run_id)}
-        return Recorded.of(
+        recorded = Recorded.of(
             run_id,
             facts=reading.rows(SELECT_FACTS, key),
             run=reading.row(SELECT_RUN, key),
@@ -139,6 +143,7 @@ def _read(database: Database, run_id: str) -> Recorded:
             executions=reading.rows(SELECT_EXECUTIONS, key),
             claims=reading.rows(SELECT_CLAIMS, key),
         )
+        return recorded, views.read(reading, run_id)
 
 
 def run_ids(database: Database) -> Iterator[str]:
