@@ -21,6 +21,8 @@ _OF_ATTEMPTS: Final = (
         executions.c.closed_at_ms.is_(None),
         runs.c.intent_at_ms.is_(None),
         runs.c.finished_at_ms.is_(None),
+        # An archived one may be past its deadline for ever: nobody here may stop it (R2.10).
+        runs.c.execution_owner == "runtime",
     )
     .order_by(executions.c.deadline_at_ms)
     .limit(bindparam("limit"))
