@@ -16,7 +16,7 @@ def test_a_new_postgresql_ledger_is_made_once_and_serves_a_role_of_little_power(
 ) -> None:
     url = postgres.create_database()
     checked = told("--db", url, "migrate", "--check", "--json")
-    assert (checked.code, checked.json) == (6, {"revision": None, "head": "0003", "applied": []})
+    assert (checked.code, checked.json) == (6, {"revision": None, "head": "0004", "applied": []})
     assert "runfacts migrate" in told("--db", url, "migrate", "--check").out
     role = f"programs_of_{postgres.version}"
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
@@ -24,9 +24,9 @@ def test_a_new_postgresql_ledger_is_made_once_and_serves_a_role_of_little_power(
         connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN")
     engine.dispose()
     first = told("--db", url, "migrate", "--app-role", role, "--json")
-    assert (first.code, first.json) == (0, {"revision": "0003", "head": "0003", "applied": ["0001", "0002", "0003"]})
+    assert (first.code, first.json) == (0, {"revision": "0004", "head": "0004", "applied": ["0001", "0002", "0003", "0004"]})
     again = told("--db", url, "migrate", "--json")
-    assert (again.code, again.json) == (0, {"revision": "0003", "head": "0003", "applied": []})
+    assert (again.code, again.json) == (0, {"revision": "0004", "head": "0004", "applied": []})
     assert told("--db", url, "migrate", "--check").code == 0
 
     as_role = url.replace("//postgres@", f"//{role}@")
@@ -53,5 +53,5 @@ def test_a_sqlite_ledger_is_made_on_first_use_or_by_migrate(
     assert told("list", "--json").json == {"items": [], "next": None}
     assert told("migrate", "--check").code == 0
     other = told("--db", f"sqlite:///{tmp_path}/other.db", "migrate")
-    assert (other.code, other.out) == (0, "The schema is now 0003; applied: 0001, 0002, 0003.\n")
+    assert (other.code, other.out) == (0, "The schema is now 0004; applied: 0001, 0002, 0003, 0004.\n")
     assert told("--db", f"sqlite:///{tmp_path}/other.db", "migrate").out.endswith("nothing is to be done.\n")

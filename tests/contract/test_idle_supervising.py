@@ -67,6 +67,8 @@ IDLE = [
     *OWN_CLAIMS,
     *OWN_CLAIMS,
     "select_unserved_claims",
+    # What all projections lack.
+    "select_projection_progress",
 ]
 
 

@@ -146,7 +146,7 @@ def test_a_ledger_from_before_recovery_is_brought_to_it(old_url: str, tmp_path: 
             copy(ledger, connection)
         old.close()
 
-    assert migrate(old_url) == schema.MigrationReport("0002", "0003", ("0003",))
+    assert migrate(old_url) == schema.MigrationReport("0002", "0004", ("0003", "0004"))
 
     database = connect(old_url)
     found = {

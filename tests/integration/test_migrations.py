@@ -101,8 +101,8 @@ def test_migrating_reports_what_it_did_and_the_second_time_does_nothing(
 ) -> None:
     url = postgres.create_database()
     for each in (f"sqlite:///{tmp_path / 'ledger.db'}", url):
-        assert migrate(each) == schema.MigrationReport(None, "0003", ("0001", "0002", "0003"))
-        assert migrate(each) == schema.MigrationReport("0003", "0003", ())
+        assert migrate(each) == schema.MigrationReport(None, "0004", ("0001", "0002", "0003", "0004"))
+        assert migrate(each) == schema.MigrationReport("0004", "0004", ())
     postgres.drop_database(url)
 
 
@@ -191,10 +191,10 @@ def race(url: str) -> list[str]:
 
 
 def test_processes_that_migrate_a_file_at_once_do_it_one_after_the_other(tmp_path: Path) -> None:
-    assert race(f"sqlite:///{tmp_path / 'ledger.db'}") == ["0", "3"]
+    assert race(f"sqlite:///{tmp_path / 'ledger.db'}") == ["0", "4"]
 
 
 def test_processes_that_migrate_a_database_at_once_do_it_one_after_the_other(postgres: PostgresServer) -> None:
     url = postgres.create_database()
-    assert race(url) == ["0", "3"]
+    assert race(url) == ["0", "4"]
     postgres.drop_database(url)
