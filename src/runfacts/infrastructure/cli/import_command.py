@@ -59,7 +59,7 @@ class _Count:
 def command(invocation: Invocation, archive: BinaryIO, *, as_archive: bool) -> int:
     """Take in what `runfacts export` wrote: each run whole, or not at all."""
     count = _Count()
-    with invocation.ledger(create=invocation.uses_own_database) as ledger, output.progress("importing") as show:
+    with invocation.ledger() as ledger, output.progress("importing") as show:
         for number, answer in enumerate(
             ledger.import_runs(archive, actor=invocation.actor, as_archive=as_archive), start=1
         ):
