@@ -185,6 +185,7 @@ def test_the_parts_of_a_cycle_are_counted_and_timed(ledger: Ledger, measured: Me
         "recovery": 2,
         "stop": 2,
         "retry": 2,
+        "projections": 2,
     }
     assert {
         (point.attributes["part"], point.attributes["counter"]): point.value for point in measured.points(CYCLE_COUNTS)
@@ -192,6 +193,9 @@ def test_the_parts_of_a_cycle_are_counted_and_timed(ledger: Ledger, measured: Me
         ("cancellation", "seen"): 1,
         ("cancellation", "claimed"): 1,
         ("cancellation", "termination_requested"): 1,
+        # Eight facts of a Run that was asked to stop, and the delivery, in two projections.
+        ("projections", "seen"): 18,
+        ("projections", "projected"): 18,
     }
 
 

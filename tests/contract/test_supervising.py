@@ -30,8 +30,9 @@ NOTHING = {
 
 
 def supervision(ledger: Ledger, *stoppers: Stopper, **options: object) -> Supervision:
-    """One that serves what the stoppers serve, and nothing of this machine."""
-    return ledger.supervise(controllers=stoppers, local=False, **options)  # type: ignore[arg-type] # any option
+    """One that serves what the stoppers serve, and nothing of this machine; views are brought up to date elsewhere."""
+    given = {"duties": [duty for duty in Duty if duty is not Duty.PROJECT], **options}
+    return ledger.supervise(controllers=stoppers, local=False, **given)  # type: ignore[arg-type] # any option
 
 
 def test_a_cycle_delivers_what_was_asked_for(ledger: Ledger) -> None:

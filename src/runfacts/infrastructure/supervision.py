@@ -52,6 +52,7 @@ log: Final = logging.getLogger("runfacts")
 
 _OWN_SHARE_OF_INTERVAL: Final = 10
 _SAME_AGAIN_S: Final = 10.0
+_PROJECTING_S: Final = 0.25
 
 
 class Duty(StrEnum):
@@ -264,10 +265,13 @@ class Supervision:
         return {"seen": counted.pop("found"), "claimed": 0, **counted}
 
     def _project(self, stopping: Stopping) -> Counters:
-        done = sum(self._ledger.project(stopping).values(), Projected())
+        # Nothing waits for a view, but the next cycle's deliveries would.
+        deadline_s = time.monotonic() + _PROJECTING_S
+        found = self._ledger.project(lambda: stopping() or time.monotonic() >= deadline_s)
+        done = sum(found.values(), Projected())
         applied = done.seen - done.set_aside - done.unknown
         counted = {"projected": applied, "set_aside": done.set_aside, "unknown": done.unknown}
-        return {"seen": done.seen, "claimed": 0, **counted}
+        return {"seen": done.seen, "claimed": 0, **{name: count for name, count in counted.items() if count}}
 
     def _request_due_deadlines(self, stopping: Stopping) -> Counters:
         del stopping

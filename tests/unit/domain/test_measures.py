@@ -45,7 +45,7 @@ def test_a_label_that_is_not_written_down_is_not_told() -> None:
 
 
 def test_every_measure_has_a_name_of_its_own_a_unit_and_words() -> None:
-    assert len({measure.name for measure in MEASURES}) == len(MEASURES) == 15
+    assert len({measure.name for measure in MEASURES}) == len(MEASURES) == 17
     for measure in MEASURES:
         assert measure.name.startswith("runfacts.")
         assert measure.unit == "ms" or measure.unit.strip("{}").isalpha()
@@ -69,9 +69,10 @@ def test_whatever_a_part_of_a_cycle_counts_has_a_name_among_the_labels() -> None
     looked = {"stale", "given_back", "swept", "hanging", "found_receipt", "found_running", "found_not_running"}
     unknown = {"found_provider_unavailable", "found_identity_unverifiable", "found_conflicting_evidence"}
     hosted = {"taken", "not_started", "never_ran", "keeper_lost", "detached", "late"} | set(RunStatus)
+    projected = {"projected", "set_aside", "unknown"}
     everywhere = {"seen", "claimed", "requested"}
     assert CYCLE_COUNTS.labels["counter"] == (
-        receipts | dispatcher | pages | verdicts | looked | unknown | hosted | everywhere
+        receipts | dispatcher | pages | verdicts | looked | unknown | hosted | projected | everywhere
     )
 
 

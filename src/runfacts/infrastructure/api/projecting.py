@@ -126,6 +126,8 @@ class Projecting(Reads):
         return self._projector(_named(projection)).retry()
 
     def _catch_up(self, names: Iterable[ProjectionName]) -> None:
+        if not self._settings.catch_up_ms:
+            return
         deadline_s = time.monotonic() + self._settings.catch_up_ms / 1_000
         for name in names:
             try:

@@ -61,10 +61,10 @@ class Projector:
         self._name = name
 
     def catch_up(self, stopping: Stopping = never) -> Projected:
-        """Bring the live view up to the facts that can be read now, unless it is to stop in between."""
+        """Bring the live view up to the facts that can be read now; ``stopping`` ends it after a page."""
         done = Projected()
         races = 0
-        while not stopping():
+        while True:
             one = self._live()
             try:
                 page, _ = self._page(one, LIVE_PAGE)
@@ -75,7 +75,7 @@ class Projector:
                     break
                 continue
             done += page
-            if page.seen < LIVE_PAGE:
+            if page.seen < LIVE_PAGE or stopping():
                 break
         return done
 
