@@ -130,14 +130,13 @@ def test_two_moments_are_refused_and_an_unknown_run_is_not_found(ledger: Ledger)
 
 
 def test_how_far_a_cancellation_had_come(ledger: Ledger) -> None:
-    tried = {"attempt_id": ATTEMPT, "dispatch_count": 2}
     run = given_in(
         ledger,
         *RUNNING,
         RunCancelRequested(kind=IntentKind.USER, reason="wrong input"),
         RunCancelDispatchFailed(attempt_id=ATTEMPT, dispatch_count=1, result="dispatch_error"),
-        RunCancelDispatchTakenOver(previous_owner="w-0", **tried),
-        RunCancelDispatchBlocked(result="not_permitted", **tried),
+        RunCancelDispatchTakenOver(previous_owner="w-0", attempt_id=ATTEMPT, dispatch_count=2),
+        RunCancelDispatchBlocked(result="not_permitted", attempt_id=ATTEMPT, dispatch_count=2),
         RunCancelDispatchRearmed(attempt_id=ATTEMPT, delay_ms=1_000),
         RunCancelDispatched(
             attempt_id=ATTEMPT, dispatch_count=3, result="termination_requested", escalation=Escalation.TERM

@@ -9,7 +9,7 @@ made up. Where the delivery of a cancellation and a recovery stood is known as f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runfacts.domain.attempt import Attempt
 from runfacts.domain.cancellation.results import DispatchStatus
@@ -132,7 +132,8 @@ class Replay:
 
     def take(self, fact: Fact) -> None:
         """Take in the next fact."""
-        self.history.take(fact)
+        # Without its key a history does not remember the whole fact, and a replay of any length fits into memory.
+        self.history.take(fact if fact.dedupe_key is None else replace(fact, dedupe_key=None))
         if not fact.known:
             self._unknown[fact.type] = None
         elif not fact.of_attempt:

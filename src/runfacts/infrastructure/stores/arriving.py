@@ -27,7 +27,7 @@ from runfacts.infrastructure.stores.differences import LedgerTracker
 from runfacts.infrastructure.stores.facts import fact_row
 
 _IN_MEMORY: Final = 1 << 20
-_BATCH: Final = 500
+_BATCH: Final = 100
 
 Row = dict[str, str | int | None]
 
