@@ -191,3 +191,17 @@ def test_an_archive_comes_through_a_pipe(tmp_path: Path, elsewhere: str) -> None
 def test_a_file_that_is_not_there_is_a_usage_error(ledger_told: Told, tmp_path: Path) -> None:
     said = ledger_told("import", str(tmp_path / "none"), "--json")
     assert (said.code, said.json["error"]["code"]) == (2, "usage")
+
+
+def test_an_audit_goes_on_page_by_page_up_to_its_limit(ledger_told: Told, database_url: str) -> None:
+    with Ledger.open(database_url) as ledger:
+        for _ in range(260):
+            queued(ledger)
+    said = ledger_told("audit", "--limit", "515", "--format", "jsonl")
+    assert [line["position"] for line in said.lines] == list(range(1, 516))
+    assert said.err == "There are more: --after 515\n"
+    rest = ledger_told("audit", "--limit", "100000", "--after", "515", "--format", "csv")
+    assert [row.split(",")[0] for row in rest.out.splitlines()] == ["position", "516", "517", "518", "519", "520"]
+    assert rest.err == ""
+    refused = ledger_told("audit", "--limit", "501")
+    assert (refused.code, "at most 500 rows" in refused.err) == (2, True)

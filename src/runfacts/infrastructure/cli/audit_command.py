@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import click
 
@@ -30,7 +30,7 @@ _SHOWN_OF_ID: Final = 8
 @click.option("--project", help="Only this project's.")
 @click.option("--since", type=Moment(), help="From this moment on: RFC 3339, or milliseconds.")
 @click.option("--until", type=Moment(), help="Before this moment.")
-@click.option("--limit", type=click.IntRange(LEAST, MOST), help="How many at most.")
+@click.option("--limit", type=click.IntRange(LEAST), help="How many at most; a table takes up to 500.")
 @click.option("--after", metavar="CURSOR", help="Go on after this position.")
 @click.option("--format", "style", type=click.Choice(["table", "jsonl", "csv"]), help="How to write it.")
 @pass_invocation
@@ -51,34 +51,56 @@ def command(
     """The audit trail, oldest first: of one run or of all."""
     if invocation.json and style not in {None, "jsonl"}:
         raise click.UsageError(f"--json is --format jsonl and does not go with --format {style}")
-    with invocation.ledger() as ledger:
-        page = ledger.facts(
-            run_id=run_id,
-            attempt_id=attempt_id,
-            actor_id=actor_id,
-            types=types,
-            project=project,
-            since_ms=since,
-            until_ms=until,
-            limit=limit,
-            after=after,
-        )
-    match "jsonl" if invocation.json else style or "table":
-        case "jsonl":
-            for fact in page.items:
-                output.write_json(fact_shape(fact))
-        case "csv":
-            _write_csv(page.items)
-        case _:
-            _write_table(page.items, of_one_run=run_id is not None)
-    if page.next is not None:
-        output.say(f"There are more: --after {page.next}")
+    style = "jsonl" if invocation.json else style or "table"
+    if style == "table" and limit is not None and limit > MOST:
+        raise click.UsageError(f"a table has at most {MOST} rows; --format jsonl and csv take any number")
+    with invocation.ledger() as ledger, output.progress("reading") as show:
+        write = _WRITERS[style](of_one_run=run_id is not None)
+        left = ledger.settings.fact_page if limit is None else limit
+        written = 0
+        while left:
+            page = ledger.facts(
+                run_id=run_id,
+                attempt_id=attempt_id,
+                actor_id=actor_id,
+                types=types,
+                project=project,
+                since_ms=since,
+                until_ms=until,
+                limit=min(left, MOST),
+                after=after,
+            )
+            write(page.items)
+            written += len(page.items)
+            left -= len(page.items)
+            after = page.next
+            if after is None:
+                break
+            if show is not None:
+                show(f"{written} facts")
+    if after is not None and not left:
+        output.say(f"There are more: --after {after}")
 
 
-def _write_csv(facts: Sequence[Fact]) -> None:
-    if sys.stdout is None:
-        return
-    names = (
+class _Writer(Protocol):
+    def __call__(self, facts: Sequence[Fact]) -> None: ...
+
+
+class _JsonLines:
+    """Writes a fact a line."""
+
+    def __init__(self, *, of_one_run: bool) -> None:
+        del of_one_run
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            output.write_json(fact_shape(fact))
+
+
+class _Csv:
+    """Writes a row a fact, below the names of the columns."""
+
+    NAMES = (
         "position",
         "run_id",
         "sequence",
@@ -91,10 +113,32 @@ def _write_csv(facts: Sequence[Fact]) -> None:
         "recorded_at_ms",
         "payload",
     )
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    for fact in facts:
-        writer.writerow([(fact_shape(fact) | {"payload": fact.payload_text})[name] for name in names])
+
+    def __init__(self, *, of_one_run: bool) -> None:
+        del of_one_run
+        # Where nobody reads stdout there is none.
+        self._writer = None if sys.stdout is None else csv.writer(sys.stdout, lineterminator="\n")
+        if self._writer is not None:
+            self._writer.writerow(self.NAMES)
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        if self._writer is not None:
+            for fact in facts:
+                shape = fact_shape(fact) | {"payload": fact.payload_text}
+                self._writer.writerow([shape[name] for name in self.NAMES])
+
+
+class _Table:
+    """Writes a table for people; of one page only, for its columns are as wide as what stands in them."""
+
+    def __init__(self, *, of_one_run: bool) -> None:
+        self._of_one_run = of_one_run
+
+    def __call__(self, facts: Sequence[Fact]) -> None:
+        _write_table(facts, of_one_run=self._of_one_run)
+
+
+_WRITERS: Final[dict[str, Callable[..., _Writer]]] = {"jsonl": _JsonLines, "csv": _Csv, "table": _Table}
 
 
 def _write_table(facts: Sequence[Fact], *, of_one_run: bool) -> None:

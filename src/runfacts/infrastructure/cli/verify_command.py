@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TextIO
 
 import click
@@ -33,29 +33,44 @@ def command(invocation: Invocation, run_id: str | None, *, heads: bool, against:
         raise click.UsageError("--heads prints what --against compares; give one of them")
     if run_id is not None:
         run_id = canonical_id("run id", run_id)
-    known = None if against is None else list(_heads_in(against, run_id))
     with invocation.ledger(create=invocation.uses_own_database) as ledger:
         if heads:
             for head in ledger.heads(run_id):
                 output.write_json(head_shape(head))
             return 0
+        known = _Counted(() if against is None else _heads_in(against, run_id))
         report, differences = _verify(ledger, run_id, known)
     if invocation.json:
         output.write_json(report_shape(report, differences))
     else:
-        _tell(report, differences, known)
+        _tell(report, differences, None if against is None else known.number)
     return REFUSED if differences else 0
 
 
-def _verify(ledger: Ledger, run_id: str | None, known: list[Head] | None) -> tuple[VerifyReport, list[Difference]]:
+class _Counted:
+    """Heads as they are read: there may be more of them than fit into memory."""
+
+    def __init__(self, heads: Iterable[Head]) -> None:
+        self._heads = heads
+        self.number = 0
+
+    def __iter__(self) -> Iterator[Head]:
+        for head in self._heads:
+            self.number += 1
+            yield head
+
+
+def _verify(ledger: Ledger, run_id: str | None, known: _Counted) -> tuple[VerifyReport, list[Difference]]:
     with output.progress("verifying") as show:
 
         def tell(runs: int, facts: int) -> None:
             if show is not None and runs % _SHOWN_EVERY == 0:
                 show(f"{runs} runs, {facts} facts")
 
+        # First, so that a file that is none is refused before the long part.
+        rewritten = list(ledger.compare_heads(known))
         report = ledger.verify(run_id, progress=tell)
-        return report, [*report.differences, *ledger.compare_heads(known or ())]
+        return report, [*report.differences, *rewritten]
 
 
 def _heads_in(file: TextIO, run_id: str | None) -> Iterator[Head]:
@@ -90,7 +105,7 @@ def _head(line: str) -> Head | None:
     return Head(run_id, version, digest)
 
 
-def _tell(report: VerifyReport, differences: list[Difference], known: list[Head] | None) -> None:
+def _tell(report: VerifyReport, differences: list[Difference], known: int | None) -> None:
     if differences:
         output.table(
             ("run", "kind", "field", "seq", "recorded", "recomputed"),
@@ -101,7 +116,7 @@ def _tell(report: VerifyReport, differences: list[Difference], known: list[Head]
         )
     looked_at = f"{output.counted(report.runs, 'run')} and {output.counted(report.facts, 'fact')}"
     if known is not None:
-        looked_at += f", {output.counted(len(known), 'earlier head')}"
+        looked_at += f", {output.counted(known, 'earlier head')}"
     found = "nothing differs" if not differences else output.counted(len(differences), "difference")
     output.write(f"Verified {looked_at}: {found}.")
     if report.unknown_types:
