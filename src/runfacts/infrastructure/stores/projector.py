@@ -19,7 +19,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, select
 
-from runfacts.domain.errors import Contended, RebuildOvertaken
+from runfacts.domain.errors import Contended, DatabaseBusy, RebuildOvertaken
 from runfacts.domain.facts import Fact
 from runfacts.domain.feeds import Checkpoint
 from runfacts.domain.projecting import Projected, ProjectionName, Rebuilt, Retried
@@ -41,6 +41,7 @@ LIVE_PAGE: Final = 500
 REBUILD_PAGE: Final = 2_000
 _RETRIED_RUNS: Final = 50
 _RACES_MAX: Final = 100
+_BUSY_MAX: Final = 20
 
 Stopping = Callable[[], bool]
 
@@ -86,9 +87,18 @@ class Projector:
         self._sweep_all()
         one = self._begin()
         done = Projected()
+        busy = 0
         try:
             while True:
-                page, one = self._page(one, REBUILD_PAGE)
+                try:
+                    page, one = self._page(one, REBUILD_PAGE)
+                except DatabaseBusy:
+                    # What was built so far is worth more than a page's wait.
+                    busy += 1
+                    if busy == _BUSY_MAX:
+                        raise
+                    continue
+                busy = 0
                 done += page
                 if progress is not None:
                     progress(done.seen)
