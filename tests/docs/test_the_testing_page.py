@@ -10,7 +10,16 @@ import pytest
 from every_command import ALONE, COMMANDS
 from pages import ROOT, section
 from runfacts import Ledger
-from runfacts.testing import clock, controller_contract, evidence_contract, given_when_then, ledgers, plugin, steps
+from runfacts.testing import (
+    clock,
+    controller_contract,
+    evidence_contract,
+    given_when_then,
+    ledgers,
+    plugin,
+    recorded,
+    steps,
+)
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.steps import RecordedSteps, listening
 from stages import running
@@ -50,7 +59,7 @@ def test_every_step_of_a_launch_and_of_a_stop_is_on_the_page_and_no_other() -> N
     assert {name for name in named(PROCESSES) if name.count(":") == 2} == reached
 
 
-MODULES = [clock, controller_contract, evidence_contract, given_when_then, ledgers, steps]
+MODULES = [clock, controller_contract, evidence_contract, given_when_then, ledgers, recorded, steps]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
