@@ -18,6 +18,18 @@ def rows_of(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
     return {view: [row[1:] for row in contents[view]] for view in VIEWS}
 
 
+def live_rows_of(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
+    """Give every row that is read, where other generations may be left."""
+    contents = contents_of(ledger)
+    live = {row[0]: row[1] for row in contents["projections"] if row[2] == "live"}
+    numbers = {
+        "statistics_runs": live["statistics"],
+        "statistics": live["statistics"],
+        "stop_proofs": live["stop_proof"],
+    }
+    return {view: [row[1:] for row in contents[view] if row[0] == numbers[view]] for view in VIEWS}
+
+
 def rebuilt_rows_of(ledger: Ledger) -> dict[str, list[tuple[Any, ...]]]:
     """Give the rows after a rebuild of every projection."""
     for health in ledger.projections():
