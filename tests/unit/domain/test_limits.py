@@ -38,6 +38,7 @@ SETTINGS = {
     "stop_report_grace_ms": (30_000, 0, 3_600_000),
     "poll_ms": (50, 1, 10_000),
     "fact_page": (100, 1, 500),
+    "catch_up_ms": (1_000, 0, 30_000),
     "feed_poll_ms": (1_000, 10, 60_000),
     "busy_timeout_ms": (5_000, 0, 60_000),
     "decide_retries": (8, 1, 64),

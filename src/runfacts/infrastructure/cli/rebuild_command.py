@@ -63,5 +63,5 @@ def _tell_retried(invocation: Invocation, retried: Retried) -> int:
         output.write_json(retried_shape(retried))
     else:
         applied = output.counted(retried.applied, "fact")
-        output.write(f"Applied {applied} to {retried.projection}; {retried.left} are still set aside.")
+        output.write(f"Applied {applied} to {retried.projection}; still set aside: {retried.left}.")
     return retried.left
