@@ -380,6 +380,7 @@ def test_the_only_cycle_of_an_idle_supervisor(ledger_told: Told) -> None:
         "recovery": {"seen": 0, "claimed": 0, "swept": 0},
         "stop": {"seen": 0, "claimed": 0},
         "retry": {"seen": 0, "claimed": 0},
+        "projections": {"seen": 0, "claimed": 0},
     }
     assert list(ledger_told("supervise", "--once", "--json", "--only", "cancel").json) == ["deadlines", "cancellation"]
     for only, part in (("complete", "completion"), ("recover", "recovery"), ("stop", "stop"), ("retry", "retry")):
@@ -392,6 +393,7 @@ def test_the_only_cycle_of_an_idle_supervisor(ledger_told: Told) -> None:
         "recovery: nothing",
         "stop: nothing",
         "retry: nothing",
+        "projections: nothing",
     ]
 
 

@@ -27,7 +27,6 @@ from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.errors import CheckpointLost, DatabaseReadOnly
 from runfacts.domain.projecting import Lag, Lengths, Projected, StatisticsLine, StopProof
 from runfacts.infrastructure.stores import projector
-from runfacts.infrastructure.stores.projector import Projector
 from runfacts.infrastructure.supervision import Duty
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of
@@ -435,7 +434,6 @@ def test_only_what_is_read_is_brought_up_to_date(ledger: Ledger) -> None:
         "statistics": 0,
         "stop_proof": 7,
     }
-    assert Projector  # the runner of both
 
 
 def test_actors_are_kept_in_the_report(ledger: Ledger) -> None:

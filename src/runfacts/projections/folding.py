@@ -57,9 +57,9 @@ class Projection(Protocol[State]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Standing(Generic[State]):
-    """What a view knows of one Run, and after which of its facts."""
+    """What a view knows of one Run, and after which of its facts. A fold moves it on."""
 
     state: State
     sequence: int
@@ -132,7 +132,10 @@ class Fold(Generic[State]):
         else:
             self.unknown += 1
         if state is not None:
-            self.runs[fact.run_id] = Standing(state, fact.sequence)
+            if standing is None:
+                self.runs[fact.run_id] = Standing(state, fact.sequence)
+            else:
+                standing.state, standing.sequence = state, fact.sequence
             self.changed.add(fact.run_id)
         if counts:
             day_at_ms = fact.recorded_at_ms - fact.recorded_at_ms % DAY_MS

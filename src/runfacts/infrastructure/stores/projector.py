@@ -38,7 +38,7 @@ from runfacts.projections.folding import Fold
 
 LIVE_PAGE: Final = 500
 """Facts that are brought into a live view at once: other writers wait for such a transaction on SQLite."""
-REBUILD_PAGE: Final = 2_000
+REBUILD_PAGE: Final = 4_000
 _RETRIED_RUNS: Final = 50
 _RACES_MAX: Final = 100
 _BUSY_MAX: Final = 20

@@ -5,6 +5,8 @@ Each Run is read in one snapshot of its own, so that writers go on, nothing is h
 of one moment. What is compared is said in ``differences``. A verification of the whole ledger looks at the Runs that
 are there when it begins, and on SQLite, where positions are dense, also at the positions.
 
+Projections are compared with what a rebuild would give (``projection_differences``), without writing anything.
+
 What it cannot see: a Run that was removed whole, and the last facts of a Run that were removed together with a change
 of its rows to just what the rest amounts to. A chain does not know that it went on. On SQLite the hole in the
 positions shows both, unless the removed facts were the last of the whole ledger; on PostgreSQL a position is no part
