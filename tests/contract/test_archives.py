@@ -241,12 +241,12 @@ def test_a_lost_run_that_would_be_retried_is_not(ledger: Ledger, source: Ledger)
         pytest.param(lambda lines: lines.pop(), 8, "the archive ends after fact 8 of 9", id="no end"),
         pytest.param(lambda lines: lines[4].update(run_version=12), 5, "says another number of facts", id="a count"),
         pytest.param(lambda lines: lines[2].pop("hash"), 3, "the line has no hash", id="a missing field"),
-        pytest.param(lambda lines: lines[2].update(actor_type="ghost"), 3, "has a actor_type", id="an actor"),
-        pytest.param(lambda lines: lines[2].update(run_id="x"), 3, "has a run_id that no fact", id="an id"),
+        pytest.param(lambda lines: lines[2].update(actor_type="ghost"), 3, "has as actor_type what", id="an actor"),
+        pytest.param(lambda lines: lines[2].update(run_id="x"), 3, "has as run_id what no fact", id="an id"),
         pytest.param(lambda lines: lines[2].update(payload={"a": 0.5}), 3, "no canonical form", id="a float"),
         pytest.param(lambda lines: lines[2].update(payload={"a": "x" * 16_384}), 3, "at most 16384", id="a long one"),
         pytest.param(lambda lines: lines[2].update(colour="red"), 3, "does not know: 'colour'", id="a new field"),
-        pytest.param(lambda lines: lines[2].update(sequence=True), 3, "has a sequence that", id="no number"),
+        pytest.param(lambda lines: lines[2].update(sequence=True), 3, "has as sequence what", id="no number"),
     ],
 )
 def test_what_breaks_a_history_is_refused_without_a_trace(

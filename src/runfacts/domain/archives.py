@@ -100,7 +100,7 @@ def parse(text: bytes) -> Parsed:
             if required:
                 raise BadLine(f"has no {name}")
         elif not check(value):
-            raise BadLine(f"has a {name} that no fact can have")
+            raise BadLine(f"has as {name} what no fact can have")
     unknown = read.keys() - _FIELDS.keys()
     if unknown:
         raise BadLine(f"has a field that this release does not know: {min(unknown)[:64]!r}")
