@@ -24,7 +24,10 @@ def test_a_new_postgresql_ledger_is_made_once_and_serves_a_role_of_little_power(
         connection.exec_driver_sql(f"CREATE ROLE {role} LOGIN")
     engine.dispose()
     first = told("--db", url, "migrate", "--app-role", role, "--json")
-    assert (first.code, first.json) == (0, {"revision": "0004", "head": "0004", "applied": ["0001", "0002", "0003", "0004"]})
+    assert (first.code, first.json) == (
+        0,
+        {"revision": "0004", "head": "0004", "applied": ["0001", "0002", "0003", "0004"]},
+    )
     again = told("--db", url, "migrate", "--json")
     assert (again.code, again.json) == (0, {"revision": "0004", "head": "0004", "applied": []})
     assert told("--db", url, "migrate", "--check").code == 0
