@@ -14,8 +14,8 @@ RANGE = re.compile(r"\bR(\d{1,2})\.(\d{1,2})(?:-|–|\.\.| to )R?(?:\1\.)?(\d{1,
 SECTION = re.compile(r"\bR(\d{1,2})\b(?!\.\d)")
 DEFINED = re.compile(r"^- \*\*R(\d{1,2})\.(\d{1,2})\*\*", re.MULTILINE)
 
-BUILT_SECTIONS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13)
-BUILT_BESIDES = {(11, 3), (12, 1), (12, 3), (14, 3)}
+BUILT_SECTIONS = range(1, 14)
+BUILT_BESIDES = {(14, 3)}
 LATER = {
     (1, 4),  # projections
 }
