@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Final
 
 from runfacts.domain.cancellation.controllers import Monotonic
@@ -115,6 +116,7 @@ class RecoveryProcessor:
             lease_ms=self._settings.recovery_lease_ms,
         )
         report.claimed = len(page)
+        page = tuple(sorted(page, key=_turn))
         for place, claim in enumerate(page):
             if stopping() or not deadline.allows(0) or not self._try(claim, deadline, report):
                 self._give_back(page[place:], report)
@@ -246,6 +248,13 @@ class RecoveryProcessor:
     def _count_fenced(answer: object, report: RecoveryReport) -> None:
         if isinstance(answer, RecoveryFenced):
             report.counts["fenced"] += 1
+
+
+def _turn(claim: RecoveryClaimed) -> tuple[bool, bytes]:
+    """Say when a claim's turn is within its page: as it was claimed, or last and anyhow where it failed before."""
+    if not claim.failures:
+        return False, b""
+    return True, sha256(f"{claim.failures} {claim.key.item_id}".encode()).digest()
 
 
 def _word(finding: Finding) -> str:
