@@ -234,8 +234,9 @@ class _Watched:
             if name in {"sweep_recoveries", "claim_recoveries"}:
                 # Before it holds anything a worker is not between two steps.
                 answer = method(*args, **how)
-                for claim in answer if name == "claim_recoveries" else ():
-                    self._machine.terms.granted(claim)
+                if name == "claim_recoveries" and answer:
+                    for claim in answer:
+                        self._machine.terms.granted(claim)
                     self._machine.between()
                 return answer
             self._machine.between()
