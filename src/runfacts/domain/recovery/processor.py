@@ -190,6 +190,9 @@ class RecoveryProcessor:
             case VerdictKind.RECEIPT if not self._examiner.record_receipt(snapshot):
                 # Somebody else records it, or it turned out to be none: the next look tells.
                 self._settle_retry(claim, VerdictKind.RETRY, report)
+            case VerdictKind.RECEIPT if self._purpose is Purpose.STOP:
+                # What ended the Run has resolved the row: to settle it would pass for a stale holder's (R7.7, R12.2).
+                report.counts[verdict.kind] += 1
             case VerdictKind.RECEIPT | VerdictKind.RESOLVED:
                 self._settle_resolved(claim, verdict.kind, report)
             case _:

@@ -227,6 +227,19 @@ def test_a_stop_is_confirmed_by_proof() -> None:
     assert bench.store.settles == [("a0", "resolved", None, False)]
 
 
+@pytest.mark.parametrize(("records", "settled"), [(True, []), (False, [("a0", "retry", 5_000, False)])])
+def test_a_stop_that_its_receipt_confirms_has_no_term_left_to_settle(
+    records: bool,  # noqa: FBT001 - pytest names it
+    settled: list[object],
+) -> None:
+    found = Finding(Evidence.not_running(), receipt=True)
+    bench = Bench(one(snapshot(**ASKED), STOP), purpose=STOP, looker=Looker(found, records=records))
+    bench.store.over.update({"a0"} if records else ())
+    counts = bench.cycle().counts
+    assert (counts["receipt"], counts["fenced"]) == (int(records), 0)
+    assert bench.store.settles == settled
+
+
 def test_a_stop_that_is_no_candidate_yet_waits_until_it_is() -> None:
     fresh = snapshot(lease_valid=True, dispatch_finished_at_ms=990_000, **ASKED)
     bench = Bench(one(fresh, STOP), purpose=STOP, settings=Settings(stop_report_grace_ms=15_000))
