@@ -27,7 +27,7 @@ _ID: Final = {
     "postgresql": "('01900000-0000-7000-{kind}-' || lpad(to_hex(n), 12, '0'))",
 }
 _EXPIRED: Final = """
-UPDATE executions SET lease_expires_at_ms = seen_at_ms + 1, recover_at_ms = seen_at_ms + 1{boot}
+UPDATE executions SET lease_expires_at_ms = seen_at_ms, recover_at_ms = seen_at_ms{boot}
 WHERE closed_at_ms IS NULL AND recover_at_ms = lease_expires_at_ms
 """
 _ANOTHER_BOOT: Final = ", lease_boot_id = '00000000-0000-0000-0000-000000000000'"
