@@ -225,6 +225,21 @@ def test_what_happens_between_reading_and_writing_makes_it_stale_or_fenced(
     assert types(one, attempt.run_id)[-1] == "run.waiting_approval"
 
 
+def test_a_term_whose_time_passes_between_reading_and_writing_allows_nothing(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    expired(ledger, manual_clock)
+    claim = only(ledger)
+    snapshot = seen(ledger, claim)
+    passes = CallOnce("sql:after:select_recovery_execution", lambda: manual_clock.advance(LEASE_MS))
+    with unchanged(ledger), listening(ledger, passes):
+        assert lose(ledger, claim, snapshot) == RecoveryFenced(claim.key)
+    again = only(ledger)
+    passes = CallOnce("sql:after:lock_recovery_claim", lambda: manual_clock.advance(LEASE_MS))
+    with unchanged(ledger), listening(ledger, passes):
+        assert ledger.settle_recovery(again) == RecoveryFenced(again.key)
+
+
 class CallOnce:
     """Calls a function the first time that a step is reached."""
 
