@@ -22,10 +22,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from left_behind import nothing
 from left_behind_happenings import DELAY_MAX_MS, LEASE_MS, WHICH, YES_OR_NO, Happenings
 from recoveries import states
-from runfacts import (
-    IntentKind,
-    RunView,
-)
+from runfacts import IntentKind, RunView
 from runfacts.domain.lifecycle import ACTIVE_ATTEMPT, TERMINAL_RUN, AttemptStatus, RunStatus
 from runfacts.domain.recovery.claims import ClaimState, Purpose
 from runfacts.testing.ledgers import ThrowAwayLedgers, contents_of, sqlite_ledgers
@@ -183,7 +180,7 @@ class Recovering(Happenings):
 
 
 FEW = settings(
-    max_examples=24,
+    max_examples=16,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,
@@ -192,7 +189,7 @@ FEW = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-FEWER = settings(FEW, max_examples=8)
+FEWER = settings(FEW, max_examples=5)
 MANY = settings(FEW, max_examples=300, derandomize=False)
 
 
