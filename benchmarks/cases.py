@@ -88,7 +88,7 @@ class Effort:
             workers=(2,),
             crowd=(1_000, 5_000),
             requests=1,
-            backlog=300,
+            backlog=200,
         )
 
 

@@ -24,6 +24,7 @@ COLUMNS = cancellation_dispatches.columns.keys()
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(600)
 def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "run", "--quick", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
