@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from benchmarks import (
+    backlogs,
     crowds,
     delivery_sides,
     delivery_sql,
@@ -23,15 +24,21 @@ from benchmarks import (
     reaction,
     reading_sides,
     recorder_sides,
+    recovery_sides,
+    recovery_sql,
     sizes,
     sql_sides,
 )
-from benchmarks.figures import Report, figures_of_turns
+from benchmarks.figures import Figure, Report, figures_of_turns
 from benchmarks.places import RAM_DISK, Dialect, Place
 from benchmarks.turns import Entry, Turns, take_turns
 
 _SHORTER: Final = 4
 """Turns of deliveries are so many times shorter: each step takes a Run of its own, which must be made before."""
+_DRAINING: Final = 4
+"""Who drain a backlog together."""
+_DRAINED_S: Final = 3_600
+"""When a backlog is given up that will not end."""
 DIALECTS: Final[tuple[Dialect, ...]] = ("sqlite", "postgresql")
 
 
@@ -51,6 +58,8 @@ class Effort:
     """How many finished Runs are few, and how many are many."""
     requests: int
     """Requests whose way to the process is timed."""
+    backlog: int
+    """Attempts under expired leases, to be drained."""
 
     @classmethod
     def full(cls) -> Effort:
@@ -64,6 +73,7 @@ class Effort:
             workers=(1, 8),
             crowd=(1_000, 1_000_000),
             requests=51,
+            backlog=10_000,
         )
 
     @classmethod
@@ -78,6 +88,7 @@ class Effort:
             workers=(2,),
             crowd=(1_000, 5_000),
             requests=1,
+            backlog=200,
         )
 
 
@@ -172,12 +183,26 @@ class Bench:
             for case, opener, unit in (
                 ("page of due dispatches", delivery_sides.due_pages, "pages/s"),
                 ("claim in a crowd", delivery_sides.claims, "claims/s"),
+                (recovery_sides.LOOKED_FOR, recovery_sides.discoveries, "pages/s"),
+                (recovery_sides.CLAIMED, recovery_sides.claimed_pages, "pages/s"),
             ):
                 entries = [Entry(name, opener, url) for name, url in urls.items()]
                 self._turns(case, setting, entries, unit, _SHORTER)
             # They are gigabytes.
             for url in urls.values():
                 place.remove(url)
+
+    def recovery(self) -> None:
+        """Attempts declared lost, against hand-written SQL, and a backlog of them drained."""
+        for place in self.places:
+            for dialect in DIALECTS:
+                entries = [
+                    Entry("ledger", recovery_sides.losses, place.ledger_database(dialect)),
+                    Entry("sql", recovery_sql.losses, place.ledger_database(dialect)),
+                ]
+                self._turns(recovery_sides.LOST, Setting(place, dialect, 1), entries, "pairs/s", _SHORTER)
+        for dialect in DIALECTS:
+            self._drain(dialect)
 
     def reaction(self) -> None:
         """From a request to the signal."""
@@ -211,6 +236,21 @@ class Bench:
         self.report.figures += figures
         for note in notes:
             self._note(note)
+
+    def _drain(self, dialect: Dialect) -> None:
+        """Let workers drain a backlog until it is gone: all of it is one turn."""
+        setting = Setting(self.ram, dialect, _DRAINING)
+        self.say(f"{recovery_sides.DRAINED}, {setting.name}")
+        url = self.ram.ledger_database(dialect)
+        backlogs.fill(url, self.effort.backlog)
+        (rates,) = take_turns(
+            [Entry("ledger", recovery_sides.drain, url)], Turns(rounds=1, seconds=_DRAINED_S, writers=_DRAINING)
+        ).values()
+        for unit, parts in (("items/s", 1), ("items/s per worker", _DRAINING)):
+            self.report.figures.append(
+                Figure.of(recovery_sides.DRAINED, setting.name, "ledger", unit, [rate / parts for rate in rates])
+            )
+        self.ram.remove(url)
 
     def _one_fact(self, place: Place, dialect: Dialect) -> None:
         for writers in self.effort.writers:
@@ -250,6 +290,7 @@ CASES: Final[Mapping[str, Callable[[Bench], None]]] = {
     "replay": Bench.replay,
     "claims": Bench.claims,
     "crowd": Bench.crowd,
+    "recovery": Bench.recovery,
     "reaction": Bench.reaction,
     "idle": Bench.idle,
     "size": Bench.size,

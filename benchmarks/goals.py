@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import idle, reaction
+from benchmarks import idle, reaction, recovery_sides
 from benchmarks.figures import RATIO
 
 ONE: Final = "one-fact command"
@@ -70,9 +70,16 @@ GOALS: Final = (
     Goal("replay", "postgresql, RAM disk, 1 writer", "replayed : decoded", 0.5),
     Goal(_PAIR, "sqlite, disk, 1 writer", _SQL, 0.5),
     Goal(_PAIR, "postgresql, disk, 1 writer", _SQL, 0.5),
+    Goal(recovery_sides.LOST, "sqlite, disk, 1 writer", _SQL, 0.5),
+    Goal(recovery_sides.LOST, "postgresql, disk, 1 writer", _SQL, 0.5),
     *(
         Goal(case, f"{dialect}, RAM disk, 1 writer", "many : few", _CROWD)
-        for case in ("page of due dispatches", "claim in a crowd")
+        for case in (
+            "page of due dispatches",
+            "claim in a crowd",
+            recovery_sides.LOOKED_FOR,
+            recovery_sides.CLAIMED,
+        )
         for dialect in ("sqlite", "postgresql")
     ),
     _at_most(reaction.CASE, "sqlite, one process", 10, "ms"),
@@ -89,6 +96,8 @@ GOALS: Final = (
     _at_most(idle.CASE, "sqlite, cancellation alone", 1, "statements"),
     _at_most(idle.CASE, "sqlite, all duties", 0, "bytes written"),
     _at_most(idle.CASE, "sqlite, all duties", 0, "rows changed"),
+    _at_most(idle.GATE, "sqlite", 0, "bytes written"),
+    _at_most(idle.GATE, "sqlite", 0, "rows changed"),
 )
 """What single figures are meant to be."""
 

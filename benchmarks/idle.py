@@ -3,7 +3,8 @@ Idle: what a supervisor does to a SQLite ledger in which nothing is to be done.
 
 The ledger is not empty: a Run is running, another was asked to stop and delivered to. Per cycle it is counted what the
 process wrote to any file, how many rows its connections changed, and how many statements it ran; the statements of
-delivering cancellations also alone, since that is the duty of which every worker has one.
+delivering cancellations also alone, since that is the duty of which every worker has one. The same is counted per
+startup gate, which lets new Runs through where there is nothing to recover.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from runfacts.infrastructure.ledger import Ledger
 from runfacts.infrastructure.supervision import Duty
 
 CASE: Final = "a cycle of an idle supervisor"
+GATE: Final = "a startup gate with nothing to recover"
 
 
 @dataclass(slots=True)
@@ -44,19 +46,24 @@ def measure(url: str, cycles: int) -> Iterator[Figure]:
     with open_ledger(url) as ledger:
         begin_run(ledger)
         ledger.database.steps = counted
-        for name, duties in (("cancellation alone", (Duty.CANCELLATION,)), ("all duties", tuple(Duty))):
-            worker = ledger.supervise(duties=duties)
-            worker.cycle()
-            looks: list[tuple[str, Callable[[], int]]] = [
-                ("bytes written", _written),
-                ("rows changed", lambda: _changed_rows(ledger)),
-                ("statements", lambda: counted.statements),
-            ]
+        acts: list[tuple[str, str, Callable[[], object]]] = [
+            (CASE, "sqlite, cancellation alone", ledger.supervise(duties=(Duty.CANCELLATION,)).cycle),
+            (CASE, "sqlite, all duties", ledger.supervise().cycle),
+            (GATE, "sqlite", ledger.supervise().admit),
+        ]
+        looks: list[tuple[str, Callable[[], int]]] = [
+            ("bytes written", _written),
+            ("rows changed", lambda: _changed_rows(ledger)),
+            ("statements", lambda: counted.statements),
+        ]
+        for case, setting, act in acts:
+            # The first time a worker says that it is there.
+            act()
             before = [look() for _, look in looks]
             for _ in range(cycles):
-                worker.cycle()
+                act()
             for (unit, look), earlier in zip(looks, before, strict=True):
-                yield Figure.of(CASE, f"sqlite, {name}", "ledger", unit, [(look() - earlier) / cycles])
+                yield Figure.of(case, setting, "ledger", unit, [(look() - earlier) / cycles])
 
 
 def _written() -> int:

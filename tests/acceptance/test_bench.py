@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import crowds, delivery_sides, delivery_sql, sql_sides
+from benchmarks import backlogs, crowds, delivery_sides, delivery_sql, recovery_sides, recovery_sql, sql_sides
 from benchmarks.__main__ import main
 from benchmarks.figures import Figure, Report
 from benchmarks.ledger_sides import STEPS_PER_RUN, one_fact
@@ -17,12 +17,14 @@ from benchmarks.texts import differences, page_tables, table
 from runfacts import Ledger, RunStatus
 from runfacts.domain.facts import Fact
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
+from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.testing.ledgers import contents_of
 
 COLUMNS = cancellation_dispatches.columns.keys()
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(600)
 def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "run", "--quick", "--json"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -37,8 +39,13 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "claim and settle",
         "page of due dispatches",
         "claim in a crowd",
+        "page of recovery looked for",
+        "page of recovery claimed and given back",
+        "lose and settle",
+        "backlog of expired Attempts",
         "request to TERM",
         "a cycle of an idle supervisor",
+        "a startup gate with nothing to recover",
         "disk of 1,000 runs",
         "written for one fact",
         "import",
@@ -53,7 +60,8 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "replayed : decoded",
         "many : few",
     }
-    idle = [figure for figure in report.figures if figure.case == "a cycle of an idle supervisor"]
+    idle_cases = {"a cycle of an idle supervisor", "a startup gate with nothing to recover"}
+    idle = [figure for figure in report.figures if figure.case in idle_cases]
     assert all(figure.median > 0 for figure in report.figures if figure not in idle)
     assert [(figure.setting, figure.unit, figure.median) for figure in idle] == [
         ("sqlite, cancellation alone", "bytes written", 0),
@@ -61,7 +69,10 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         ("sqlite, cancellation alone", "statements", 1),
         ("sqlite, all duties", "bytes written", 0),
         ("sqlite, all duties", "rows changed", 0),
-        ("sqlite, all duties", "statements", 3),
+        ("sqlite, all duties", "statements", 21),
+        ("sqlite", "bytes written", 0),
+        ("sqlite", "rows changed", 0),
+        ("sqlite", "statements", 13),
     ]
     assert sorted(figure.setting for figure in report.figures if figure.case == "request to TERM") == [
         "postgresql, one process",
@@ -134,6 +145,46 @@ def test_deliveries_by_hand_are_what_the_ledger_records(database_url: str) -> No
     assert [row[COLUMNS.index("status")] for row in rows] == ["dispatched", "dispatched"]
     assert [row[COLUMNS.index("version")] for row in rows] == [2, 2]
     assert [sum(value is None for value in row) for row in rows] == [7, 7]
+
+
+def test_recovery_by_hand_is_what_the_ledger_records(database_url: str) -> None:
+    for opener in (recovery_sql.losses, recovery_sides.losses):
+        side = opener(database_url)
+        assert sum(side.prepare(2)) == 2
+        side.close()
+
+    with Ledger.open(database_url) as ledger:
+        verified = ledger.verify()
+        assert (verified.runs, verified.facts, verified.differences) == (4, 36, ())
+        histories = [ledger.history(run.run_id)[7:] for run in ledger.runs().items]
+        rows = contents_of(ledger)[recovery_claims.name]
+        open_claims = ledger.scan_recoveries(frozenset({delivery_sides.SERVED}), limit=32)
+    told = {tuple((fact.type, fact.payload_text, fact.actor) for fact in history) for history in histories}
+    assert len(told) == 1
+    names = recovery_claims.columns.keys()
+    states = [
+        tuple(row[names.index(name)] for name in ("purpose", "kind", "state", "version", "executor_type", "scope"))
+        for row in rows
+    ]
+    assert sorted(states) == [
+        *[("recovery", "attempt", "resolved", 2, "bench", "")] * 4,
+        *[("retry", "run", "available", 0, "bench", "")] * 4,
+    ]
+    assert {sum(value is None for value in row) for row in rows} == {8, 9}
+    assert open_claims.unsafe == 0
+
+
+def test_a_backlog_is_due_and_is_drained(database_url: str) -> None:
+    backlogs.fill(database_url, 10)
+
+    side = recovery_sides.drain(database_url)
+    assert sum(side.prepare(1)) + sum(side.prepare(1)) == 10
+    side.close()
+    with Ledger.open(database_url) as ledger:
+        assert {run.status for run in ledger.runs().items} == {RunStatus.FAILED}
+        # The facts of copies are sound but for their hashes.
+        lost = [fact for run in ledger.runs().items for fact in ledger.history(run.run_id) if fact.type == "run.lost"]
+    assert len(lost) == 10
 
 
 def test_a_crowd_is_in_every_table_and_none_of_it_is_due(database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""Whatever a command does, it takes its rows in one order: dispatch, recovery claim, execution, Run, Attempt (R4.1, R4.4)."""
+"""Whatever a command does, it takes its rows in one order: dispatch, claim, execution, Run, Attempt (R4.1, R4.4)."""
 
 from __future__ import annotations
 

@@ -225,6 +225,37 @@ def test_what_happens_between_reading_and_writing_makes_it_stale_or_fenced(
     assert types(one, attempt.run_id)[-1] == "run.waiting_approval"
 
 
+def test_a_host_that_renews_between_reading_and_writing_makes_a_stop_stale(
+    ledger_factory: ThrowAwayLedgers, manual_clock: ManualClock
+) -> None:
+    one, two = ledger_factory(), ledger_factory()
+    if one.database.dialect == "sqlite":
+        return
+    asked = asked_to_stop(one)
+    manual_clock.advance(LEASE_MS)
+    claim = only(one, Purpose.STOP)
+    snapshot = seen(one, claim)
+    # A stop keeps nobody from renewing, so it is the write that must see it.
+    with listening(one, CallOnce("sql:after:select_recovery_execution", lambda: two.renew(asked.claim))):
+        assert one.apply_stopped(claim, snapshot, Evidence.NOT_RUNNING, "batch") == RecoveryStale(claim.key)
+    assert types(one, asked.run_id)[-1] == "run.cancel_requested"
+
+
+def test_a_term_whose_time_passes_between_reading_and_writing_allows_nothing(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    expired(ledger, manual_clock)
+    claim = only(ledger)
+    snapshot = seen(ledger, claim)
+    passes = CallOnce("sql:after:select_recovery_execution", lambda: manual_clock.advance(LEASE_MS))
+    with unchanged(ledger), listening(ledger, passes):
+        assert lose(ledger, claim, snapshot) == RecoveryFenced(claim.key)
+    again = only(ledger)
+    passes = CallOnce("sql:after:lock_recovery_claim", lambda: manual_clock.advance(LEASE_MS))
+    with unchanged(ledger), listening(ledger, passes):
+        assert ledger.settle_recovery(again) == RecoveryFenced(again.key)
+
+
 class CallOnce:
     """Calls a function the first time that a step is reached."""
 

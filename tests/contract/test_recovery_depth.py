@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from deliveries import OPERATOR, asked_to_stop, brought_to
 from left_rows import left_to_operators, put_row
@@ -14,6 +14,7 @@ from runfacts import Ledger, Outcome, RetryPolicy
 from runfacts.domain.measures import RECOVERY_QUEUE_DEPTH, RECOVERY_QUEUE_OLDEST_AGE, Measure
 from runfacts.domain.recovery.claims import ClaimState, Purpose
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.tables import executions
 from runfacts.infrastructure.stores.recovery_depth import (
     COUNT_CANDIDATES,
     COUNT_DUE_ATTEMPTS,
@@ -108,6 +109,17 @@ def test_rows_are_told_by_purpose_and_by_where_they_stand(
         ("stop", "manual"): 1,
         ("retry", "due"): 1,
     }
+
+
+def test_an_execution_that_was_left_open_behind_an_ended_attempt_is_in_no_queue(
+    ledger: Ledger, measured: Measured, manual_clock: ManualClock
+) -> None:
+    claim = brought_to(ledger, "running")
+    ledger.finish(claim, Outcome.succeeded(exit_code=0), actor=WORKER)
+    with ledger.database.engine.begin() as connection:
+        connection.execute(update(executions).values(recover_at_ms=1, closed_at_ms=None))
+    manual_clock.advance(LEASE_MS)
+    assert told(measured, RECOVERY_QUEUE_DEPTH) == {}
 
 
 def test_a_manual_row_whose_run_has_ended_is_left_over_and_in_no_queue(ledger: Ledger, measured: Measured) -> None:

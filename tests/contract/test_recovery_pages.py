@@ -227,6 +227,18 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
+def test_executions_left_open_behind_ended_attempts_take_no_place_in_a_page(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    template = brought_to(ledger, "running")
+    # Damage, which `verify` reports: no command leaves it so (R2.7).
+    damaged = copied(ledger, template, 20, recover_at_ms=EPOCH_MS)
+    change(ledger, "attempts", f"status = 'lost', finished_at_ms = {EPOCH_MS}", f"attempt_id IN {tuple(damaged)}")
+    manual_clock.advance(LEASE_MS)
+    (claim,) = page(ledger)
+    assert claim.attempt_id == template.attempt_id
+
+
 def test_a_page_asks_as_much_for_one_as_for_many(ledger: Ledger, manual_clock: ManualClock) -> None:
     def asked() -> int:
         recorded = RecordedSteps()

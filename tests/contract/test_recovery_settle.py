@@ -326,7 +326,14 @@ def test_the_sweep_gets_round_in_pieces(ledger: Ledger, manual_clock: ManualCloc
     put_rows(ledger, waiting, claim)
     manual = copied(ledger, attempt, 20, recover_at_ms=None)
     put_rows(
-        ledger, manual, claim, state="manual", reason="unexpected", seen="-", next_claim_at_ms=None, due_at_ms=None
+        ledger,
+        manual,
+        claim,
+        state="manual",
+        reason="unexpected",
+        seen=f"running running {NOW} -",
+        next_claim_at_ms=None,
+        due_at_ms=None,
     )
     over = (waiting[-1], manual[-1])
     change(ledger, "executions", "closed_at_ms = 5", f"attempt_id IN {over}")
@@ -337,6 +344,58 @@ def test_the_sweep_gets_round_in_pieces(ledger: Ledger, manual_clock: ManualCloc
     assert sum(swept) <= 2
     assert {row_of_item(ledger, Purpose.RECOVERY, item)["state"] for item in over} == {"resolved"}
     assert sorted(states(ledger)) == ["manual"] * 19 + ["resolved"] * 2 + ["retry"] * 20
+
+
+def test_workers_look_again_at_an_operators_item_whose_attempt_goes_on(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    attempt = brought_to(ledger, "running")
+    manual_clock.advance(LEASE_MS)
+    settled(ledger, only(ledger), manual=ManualReason.IDENTITY_UNVERIFIABLE)
+    # Its host reports something, and is gone before it renews the lease.
+    ledger.wait_for_approval(attempt, actor=WORKER)
+    manual_clock.advance(1)
+    assert ledger.sweep_recoveries() == NOTHING
+    again = only(ledger)
+    assert (again.key.item_id, again.version, again.delays, again.failures) == (attempt.attempt_id, 4, 0, 0)
+    settled(ledger, again, manual=ManualReason.IDENTITY_UNVERIFIABLE)
+    with unchanged(ledger):
+        assert ledger.sweep_recoveries() == NOTHING
+    assert ledger.verify().clean
+
+
+def test_workers_look_again_at_an_operators_stop_whose_host_came_back(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    asked = asked_to_stop(ledger)
+    manual_clock.advance(LEASE_MS)
+    settled(ledger, only(ledger, Purpose.STOP), manual=ManualReason.SCOPE_UNSERVED)
+    ledger.renew(asked.claim)
+    assert ledger.sweep_recoveries() == NOTHING
+    # Taken out of the queue, and due when the lease that was renewed is over.
+    assert ledger.manual().items == ()
+    manual_clock.advance(LEASE_MS - 1)
+    with unchanged(ledger):
+        assert page(ledger, Purpose.STOP) == ()
+    manual_clock.advance(1)
+    assert only(ledger, Purpose.STOP).run_id == asked.run_id
+
+
+def test_the_sweep_reads_what_its_rows_are_about_at_once(ledger: Ledger, manual_clock: ManualClock) -> None:
+    attempt, stuck = brought_to(ledger, "running"), created(ledger)
+    manual_clock.advance(3_600_000)
+    claim, other = page(ledger)
+    assert {claim.run_id, other.run_id} == {attempt.run_id, stuck}
+    for each in (claim, other):
+        settled(ledger, each, retry_in_ms=300_000)
+    put_rows(ledger, copied(ledger, attempt, 20, recover_at_ms=None), claim if claim.attempt_id else other)
+    steps = RecordedSteps()
+    with listening(ledger, steps):
+        assert ledger.sweep_recoveries() == NOTHING
+    assert [name for name in steps.names if "before:select_targets" in name] == [
+        "sql:before:select_targets_of_attempts",
+        "sql:before:select_targets_of_runs",
+    ]
 
 
 def test_a_renewed_lease_resolves_what_was_left_over(ledger: Ledger, manual_clock: ManualClock) -> None:

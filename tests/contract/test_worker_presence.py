@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from sqlalchemy import text
 
 from runfacts import Ledger
 from runfacts.infrastructure.presence import WorkerPresence
 from runfacts.infrastructure.processes.machine import MachineIdentity, MachineIdSource
-from runfacts.infrastructure.stores.workers import Boot, machine_is_ambiguous, two_at_once
+from runfacts.infrastructure.stores.workers import SELECT_BOOTS, Boot, machine_is_ambiguous, two_at_once
 from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import contents_of
 from stages import one_writer, row_of
@@ -153,6 +157,38 @@ def test_nobody_is_ambiguous_alone(ledger: Ledger, manual_clock: ManualClock) ->
         presence(ledger, worker_id=f"w-{number}").beat()
         manual_clock.advance(MINUTE)
     assert not ambiguous(ledger, began_at_ms=EPOCH_MS - MINUTE)
+
+
+def test_a_proof_asks_once_for_each_boot_however_many_workers_it_had(ledger: Ledger, manual_clock: ManualClock) -> None:
+    if one_writer(ledger):
+        return
+    for number in range(300):
+        presence(ledger, (FIRST, SECOND, THIRD)[number // 100], worker_id=f"w-{number}").beat()
+        manual_clock.advance(1_000)
+    with ledger.database.reading() as reading:
+        found = reading.rows(SELECT_BOOTS, {"machine_id": "rack-7"})
+    assert sorted(found) == [
+        (FIRST, EPOCH_MS, EPOCH_MS + 99_000),
+        (SECOND, EPOCH_MS + 100_000, EPOCH_MS + 199_000),
+        (THIRD, EPOCH_MS + 200_000, EPOCH_MS + 299_000),
+    ]
+    compiled = SELECT_BOOTS.compiled(ledger.database.dialect)
+    with ledger.database.engine.connect() as connection:
+        connection.execute(text("ANALYZE workers"))
+        # What is only cheaper for so few rows.
+        for way in ("seqscan", "bitmapscan"):
+            connection.execute(text(f"SET LOCAL enable_{way} = off"))
+        asked = f"EXPLAIN (ANALYZE, FORMAT JSON) {compiled.text}"
+        plan = connection.exec_driver_sql(asked, compiled.bind({"machine_id": "rack-7"})).scalar_one()
+    # Rows times loops: nine, but the server tells a rounded average.
+    read = [node["Actual Rows"] * node["Actual Loops"] for node in _nodes(plan[0]["Plan"]) if "Index Name" in node]
+    assert 0 < sum(read) < 15
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
 
 
 @pytest.mark.parametrize(

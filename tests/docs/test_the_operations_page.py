@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from pages import ROOT, rows, section
+from pages import ROOT, prose, rows, section
 from runfacts.domain.cancellation.operators import DIAGNOSES
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
-from runfacts.infrastructure.stores.operator_queues import ATTESTED, unproven_reason
+from runfacts.domain.recovery.claims import ManualReason
+from runfacts.infrastructure.stores.operator_queues import ON_A_WORD, unproven_reason
 
 PAGE = ROOT / "docs" / "operations.md"
 
@@ -24,4 +25,14 @@ def test_every_reason_of_a_blocked_delivery_is_on_the_page_and_no_other() -> Non
 
 def test_every_reason_of_an_unproven_stop_is_on_the_page_and_no_other() -> None:
     without_result = [None, *(status.value for status in DispatchStatus if status is not DispatchStatus.BLOCKED)]
-    assert reasons("Unproven") == {unproven_reason(status, None)[0] for status in without_result} | {ATTESTED}
+    assert reasons("Unproven") == {unproven_reason(status, None)[0] for status in without_result} | set(ON_A_WORD)
+
+
+def test_every_reason_of_a_recovery_that_waits_for_an_operator_is_on_the_page_and_no_other() -> None:
+    assert reasons("Manual") == {reason.value for reason in ManualReason}
+
+
+def test_the_states_that_show_has_words_for_are_explained() -> None:
+    text = prose(PAGE)
+    for words in ("its worker vanished", "signalled, still running", "lost on proof", "waits for an operator"):
+        assert words in text

@@ -61,13 +61,15 @@ class NotRunning:
     executor_type: str = EXECUTOR
     required: frozenset[str] = frozenset()
     asked: Counter[str] = field(default_factory=Counter)
+    keeps: bool = True
+    """Whether it remembers what it was asked."""
     lock: Lock = field(default_factory=Lock)
 
     def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
         """See ``EvidenceProvider``."""
         del timeout_ms, cancelled
         with self.lock:
-            self.asked[target.attempt_id] += 1
+            self.asked[target.attempt_id if self.keeps else ""] += 1
             number = self.asked.total()
         self.first(number)
         return Evidence.not_running()

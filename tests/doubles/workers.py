@@ -55,10 +55,10 @@ class RecoveryJob:
 class Workers:
     """Worker processes under way."""
 
-    def __init__(self, jobs: Sequence[Job | RecoveryJob], program: str) -> None:
+    def __init__(self, jobs: Sequence[Job | RecoveryJob], program: str, prefix: tuple[str, ...] = ()) -> None:
         self._said: list[dict[str, Any]] = []
         self._program = subprocess.Popen(
-            [sys.executable, PROGRAMS / program, json.dumps([asdict(job) for job in jobs])],
+            [*prefix, sys.executable, PROGRAMS / program, json.dumps([asdict(job) for job in jobs])],
             env=os.environ | {"PYTHONPATH": ENVIRONMENT_PATH},
             stdout=subprocess.PIPE,
             text=True,
@@ -160,9 +160,9 @@ def working(*jobs: Job) -> Iterator[Workers]:
 
 
 @contextmanager
-def recovering(*jobs: RecoveryJob) -> Iterator[Workers]:
-    """Run hosts and workers that recover within the block."""
-    yield from _running(Workers(jobs, "recovery_program.py"))
+def recovering(*jobs: RecoveryJob, prefix: tuple[str, ...] = ()) -> Iterator[Workers]:
+    """Run hosts and workers that recover within the block; ``prefix`` is what starts them."""
+    yield from _running(Workers(jobs, "recovery_program.py", prefix))
 
 
 def _running(workers: Workers) -> Iterator[Workers]:

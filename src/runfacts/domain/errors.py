@@ -26,6 +26,7 @@ Every error that this library raises on purpose.
     - NotAuthenticated           the platform does not say who the caller is (R13.3)
     - AlreadyStarted             a worker is started already, or its last cycle has not ended (R9.3)
     - VerbRefused                an operator's verb does not apply now (R13.2)
+    - RebuildOvertaken           another rebuild of the view goes on alone (R14.1)
     - StillRunning               the process seems to run; force says that an operator knows better (R13.2)
   + UnsupportedPlatform          this needs Linux
   + DatabaseError

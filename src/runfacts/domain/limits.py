@@ -67,7 +67,7 @@ class Settings(BaseModel):
     evidence_timeout_ms: Annotated[int, Field(ge=1, le=30_000)] = 5_000
     """How long an evidence provider may take (R11.3)."""
     unserved_after_ms: Annotated[int, Field(ge=1_000, le=_DAY)] = 10 * _MINUTE
-    """After how long a due dispatch that nobody claims is shown as unserved (R8.2)."""
+    """After how long what is due and nobody claims is shown as unserved, and looked at from other scopes (R8.2)."""
     recovery_page: Annotated[int, Field(ge=1, le=128)] = 16
     """Items in a page of recovery, of stop confirmations and of retries (R11.8)."""
     recovery_lease_ms: Annotated[int, Field(ge=1_000, le=300_000)] = 30_000

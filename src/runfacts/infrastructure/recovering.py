@@ -65,7 +65,9 @@ class Recovering:
         report = self._processors[purpose].cycle(stopping)
         if report.counts["swept"]:
             self._ledger.measures.record(RECOVERY_WINDOW, report.swept_oldest_ms)
-        return {"seen": report.claimed, **report.as_dict()}
+        # Told by one of the three parts: they share the registry.
+        hanging = {"hanging": late} if purpose is Purpose.RECOVERY and (late := len(self.hanging())) else {}
+        return {"seen": report.claimed, **report.as_dict(), **hanging}
 
     def hanging(self) -> tuple[HangingProvider, ...]:
         """Name the evidence providers whose answers are late (R11.3)."""

@@ -34,7 +34,7 @@ from runfacts.infrastructure.processes.launcher import Launcher
 
 INTERVAL_MS: Final = 250
 CALLS: Final = {
-    Ledger: ("claim_recoveries", "recovery_snapshot", "apply_lost", "apply_stopped", "settle_recovery"),
+    Ledger: ("renew", "claim_recoveries", "recovery_snapshot", "apply_lost", "apply_stopped", "settle_recovery"),
     AttemptExaminer: ("has_receipt", "examine"),
 }
 """Where faults are met."""

@@ -6,9 +6,10 @@ import errno
 import fcntl
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from runfacts.infrastructure.processes.receipt_evidence import Inspection, inspe
 from runfacts.infrastructure.processes.receipts import Receipt
 
 GONE = Evidence.not_running()
+RUNNING = Evidence.running()
 UNVERIFIABLE = Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
 
 
@@ -110,6 +112,22 @@ def test_not_running_counts_when_the_lock_is_taken_and_no_receipt_is_there(spec:
 
 def test_without_lock_and_receipt_no_keeper_will_say_anything_any_more(spec: LaunchSpec) -> None:
     assert inspect(Scripted([GONE]), target_of(spec), spec.files) == Inspection(GONE)
+
+
+def test_where_the_keepers_directory_is_not_to_be_seen_nothing_is_proven(spec: LaunchSpec, bench: Bench) -> None:
+    # As from another mount namespace, in which the receipt of a finished command would not be found.
+    Path(spec.files.receipt).parent.rename(bench.root / "elsewhere")
+    assert inspect(Scripted([GONE]), target_of(spec), spec.files) == Inspection(UNVERIFIABLE)
+    assert inspect(Scripted([RUNNING]), target_of(spec), spec.files) == Inspection(RUNNING)
+
+
+def test_a_directory_in_memory_that_a_reboot_has_emptied_hides_nothing(spec: LaunchSpec, bench: Bench) -> None:
+    with bench.launcher.prepare(spec) as process:
+        process.abandon()
+        before = replace(process.handle, boot_id=str(uuid.uuid4()))
+        target = replace(target_of(spec, process), handle=before.encode())
+    Path(spec.files.receipt).parent.rename(bench.root / "elsewhere")
+    assert inspect(Scripted([GONE]), target, spec.files) == Inspection(GONE)
 
 
 def test_a_receipt_that_is_published_during_the_probe_is_found(spec: LaunchSpec) -> None:

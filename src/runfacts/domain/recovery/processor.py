@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Final
 
 from runfacts.domain.cancellation.controllers import Monotonic
@@ -115,6 +116,7 @@ class RecoveryProcessor:
             lease_ms=self._settings.recovery_lease_ms,
         )
         report.claimed = len(page)
+        page = tuple(sorted(page, key=_turn))
         for place, claim in enumerate(page):
             if stopping() or not deadline.allows(0) or not self._try(claim, deadline, report):
                 self._give_back(page[place:], report)
@@ -188,6 +190,9 @@ class RecoveryProcessor:
             case VerdictKind.RECEIPT if not self._examiner.record_receipt(snapshot):
                 # Somebody else records it, or it turned out to be none: the next look tells.
                 self._settle_retry(claim, VerdictKind.RETRY, report)
+            case VerdictKind.RECEIPT if self._purpose is Purpose.STOP:
+                # What ended the Run has resolved the row: to settle it would pass for a stale holder's (R7.7, R12.2).
+                report.counts[verdict.kind] += 1
             case VerdictKind.RECEIPT | VerdictKind.RESOLVED:
                 self._settle_resolved(claim, verdict.kind, report)
             case _:
@@ -246,6 +251,13 @@ class RecoveryProcessor:
     def _count_fenced(answer: object, report: RecoveryReport) -> None:
         if isinstance(answer, RecoveryFenced):
             report.counts["fenced"] += 1
+
+
+def _turn(claim: RecoveryClaimed) -> tuple[bool, bytes]:
+    """Say when a claim's turn is within its page: as it was claimed, or last and anyhow where it failed before."""
+    if not claim.failures:
+        return False, b""
+    return True, sha256(f"{claim.failures} {claim.key.item_id}".encode()).digest()
 
 
 def _word(finding: Finding) -> str:

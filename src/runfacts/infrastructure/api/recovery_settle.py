@@ -1,6 +1,9 @@
 """
 Ending a term (R11.7): settled by its holder, given back unused, or left over and swept.
 
+The sweep also lets workers look again at what waits for an operator and is not what it was: its index of what is due
+has none of these.
+
 A term that is settled ``resolved`` leaves its row as its target stands now: resolved where nothing is left to find
 out, available from the time on at which somebody should look again. So a retry that was decided waits for its due
 time, and a mutation whose holder died before it settled is found done by the next one.
@@ -119,10 +122,11 @@ class RecoverySettle(RecoveryApply):
         with self._sweep.lock:
             place = self._sweep.place
             with self._database.reading() as reading:
-                found, place = left_over(reading, place, limit)
+                rows, place = left_over(reading, place, limit)
                 moments = Moments.of(reading)
+                targets = _targets(reading, rows)
                 # Looked at first, so that nothing is locked where nothing is left over.
-                found = [row for row in found if self._is_over(row, _target(reading, row), moments)]
+                found = [row for row in rows if self._needs_a_sweep(row, targets.get(_item(row)), moments)]
             self._sweep.place = place
         if not found:
             return SweepReport(0, 0)
@@ -137,15 +141,20 @@ class RecoverySettle(RecoveryApply):
             targets = read_targets(transaction, kind, rows)
             for item_id, row in sorted(rows.items()):
                 target = targets.get(item_id)
-                if not self._is_over(row, target, moments):
+                over = self._is_over(row, target, moments)
+                if not over and not _is_another_matter(row, target):
                     continue
-                hit_one(transaction, store.moved(row, None, moments.now_ms))
-                if target is not None:
+                due_at_ms = None if over or target is None else self._standing(row, target, moments)
+                hit_one(transaction, store.moved(row, due_at_ms, moments.now_ms))
+                if target is not None and kind is ItemKind.ATTEMPT:
+                    hit_one(transaction, store.moved_execution(item_id, target, due_at_ms or _recover_at(target)))
+                if over and target is not None:
                     oldest_ms = max(oldest_ms, moments.now_ms - target.updated_at_ms)
-                    if kind is ItemKind.ATTEMPT:
-                        hit_one(transaction, store.moved_execution(item_id, target, _recover_at(target)))
-                swept += 1
+                swept += over
         return SweepReport(swept, oldest_ms)
+
+    def _needs_a_sweep(self, row: ClaimRow, target: Target | None, moments: Moments) -> bool:
+        return self._is_over(row, target, moments) or _is_another_matter(row, target)
 
     def _is_over(self, row: ClaimRow, target: Target | None, moments: Moments) -> bool:
         """Whether a row is left over: its target is no candidate of that purpose, and nobody looks at it now."""
@@ -153,10 +162,13 @@ class RecoverySettle(RecoveryApply):
             return False
         if target is None:
             return True
-        standing = target.standing(row.key.purpose, row.key.kind, moments, self._settings)
+        standing = self._standing(row, target, moments)
         if row.key.purpose is Purpose.RECOVERY:
             return standing is None or standing > moments.now_ms
         return standing is None
+
+    def _standing(self, row: ClaimRow, target: Target, moments: Moments) -> int | None:
+        return target.standing(row.key.purpose, row.key.kind, moments, self._settings)
 
     def _settled(self, claim: RecoveryClaimed, retry_in_ms: int | None, *, failed: bool) -> SettleRecoveryAnswer:
         def settle(transaction: Transaction) -> SettleRecoveryAnswer:
@@ -254,6 +266,24 @@ def _moves(claim: RecoveryClaimed, target: Target | None, recover_at_ms: int | N
 
 def _target(reading: Reading, row: ClaimRow) -> Target | None:
     return read_targets(reading, row.key.kind, [row.item_id]).get(row.item_id)
+
+
+def _item(row: ClaimRow) -> tuple[ItemKind, str]:
+    return row.key.kind, row.item_id
+
+
+def _targets(reading: Reading, rows: list[ClaimRow]) -> dict[tuple[ItemKind, str], Target]:
+    """Read what many rows are about, at once."""
+    found: dict[tuple[ItemKind, str], Target] = {}
+    for kind in ItemKind:
+        items = {row.item_id for row in rows if row.key.kind is kind}
+        found |= {(kind, item_id): target for item_id, target in read_targets(reading, kind, sorted(items)).items()}
+    return found
+
+
+def _is_another_matter(row: ClaimRow, target: Target | None) -> bool:
+    """Whether an operator's item is not what it was when it became one, so that workers look again (R11.2)."""
+    return row.state == ClaimState.MANUAL and target is not None and row.seen != target.seen
 
 
 def _recover_at(target: Target) -> int | None:

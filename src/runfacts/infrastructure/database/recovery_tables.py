@@ -158,7 +158,9 @@ workers: Final = Table(
     sqlite_strict=True,
 )
 """Worker incarnations on PostgreSQL, with the machine and the boot that each runs on (R8.3). Empty on SQLite."""
-Index("ix_workers_machine_id_seen_at_ms", workers.c.machine_id, workers.c.seen_at_ms)
+# The boots of a machine, and of each when it began and when it was seen last.
+for _column in (workers.c.started_at_ms, workers.c.seen_at_ms):
+    Index(f"ix_workers_boot_{_column.name}", workers.c.machine_id, workers.c.boot_id, _column)
 lengths(workers, UUID_LENGTH, "boot_id")
 texts(workers, worker_id=NAME_MAX, machine_id=KEY_MAX, scope=KEY_MAX)
 at_least(workers, 0, "started_at_ms")

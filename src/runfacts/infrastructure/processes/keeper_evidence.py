@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Liveness, StopAsking, Unknown
+from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Liveness, StopAsking
 from runfacts.infrastructure.processes.local_evidence import LocalEvidence
 from runfacts.infrastructure.processes.places import AttemptFiles
-from runfacts.infrastructure.processes.receipt_evidence import KeeperLock, keeper_lock
+from runfacts.infrastructure.processes.receipt_evidence import keeper_lock, weighed
 
 
 class KeeperEvidence:
@@ -42,11 +42,6 @@ class KeeperEvidence:
         path = self._receipt_path_of(target.attempt_id) if target.scope == self._scope else None
         if path is None or seen.liveness is Liveness.RUNNING:
             return seen
-        with keeper_lock(AttemptFiles.beside(path).lock) as lock:
-            match lock:
-                case KeeperLock.HELD:
-                    return Evidence.running()
-                case KeeperLock.UNREADABLE if seen.liveness is Liveness.NOT_RUNNING:
-                    return Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
-                case _:
-                    return seen
+        files = AttemptFiles.beside(path)
+        with keeper_lock(files.lock) as lock:
+            return weighed(seen, lock, files, target)

@@ -10,7 +10,9 @@ lost. So "not running" counts only while the keeper's lock is in our hands, whic
 publish, and with no receipt there. A lock that a keeper holds means that its command is not over.
 
 The lock is shared by those who look: they keep a keeper out for a moment, and never one another. A lock that is not
-there was taken away with its receipt, or by a keeper whose command never ran.
+there was taken away with its receipt, or by a keeper whose command never ran. But where its whole directory is not
+there, this process looks elsewhere than the keeper did, or somebody took the receipts away: nothing is proven then.
+Only a reboot explains it, after which a directory in memory is gone.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
+from runfacts.domain.errors import UnsupportedPlatform
 from runfacts.domain.recovery.evidence import Evidence, EvidenceTarget, Liveness, Unknown
+from runfacts.infrastructure.processes.handle import InvalidHandle, ProcessHandle
 from runfacts.infrastructure.processes.places import AttemptFiles
-from runfacts.infrastructure.processes.procfs import raise_want
+from runfacts.infrastructure.processes.procfs import ProcFs, raise_want
 from runfacts.infrastructure.processes.receipts import Receipt, Unbelievable, read_receipt
 
 
@@ -89,14 +93,34 @@ def inspect_with_receipt(probe: Callable[[], Evidence], target: EvidenceTarget, 
         if evidence.liveness is not Liveness.NOT_RUNNING:
             evidence = probe()
         return Inspection(evidence, second, aside)
-    match lock:
-        case KeeperLock.HELD:
-            evidence = Evidence.running()
-        case KeeperLock.UNREADABLE if evidence.liveness is Liveness.NOT_RUNNING:
-            evidence = Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
-        case _:
-            pass
-    return Inspection(evidence, None, aside)
+    return Inspection(weighed(evidence, lock, files, target), None, aside)
+
+
+def weighed(evidence: Evidence, lock: KeeperLock, files: AttemptFiles, target: EvidenceTarget) -> Evidence:
+    """Say what evidence is worth beside the keeper's lock, where there is no receipt."""
+    if lock is KeeperLock.HELD:
+        return Evidence.running()
+    if evidence.liveness is Liveness.NOT_RUNNING and (
+        lock is KeeperLock.UNREADABLE or (lock is KeeperLock.ABSENT and _is_elsewhere(files, target))
+    ):
+        return Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)
+    return evidence
+
+
+def _is_elsewhere(files: AttemptFiles, target: EvidenceTarget) -> bool:
+    """Whether the directory is not to be seen in which the keeper of this boot works."""
+    try:
+        os.stat(os.path.dirname(files.lock))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise_want(error)
+    else:
+        return False
+    try:
+        return target.handle is None or ProcessHandle.decode(target.handle).boot_id == ProcFs().boot_id()
+    except (InvalidHandle, UnsupportedPlatform):
+        return True
 
 
 def find_receipt(files: AttemptFiles, target: EvidenceTarget) -> Receipt | Unbelievable | None:

@@ -38,7 +38,9 @@ INSERT_FACTS: Final = Statement(
 )
 
 
-def insert_run(transaction: Transaction, history: History, uncertain: Collection[str], batches: Iterator[list[Row]]) -> None:
+def insert_run(
+    transaction: Transaction, history: History, uncertain: Collection[str], batches: Iterator[list[Row]]
+) -> None:
     """Insert a Run that is not there, in the order in which a command would lock its rows (``LostRace``)."""
     row = run_row(history)
     if uncertain and history.run.status not in RUN_WITH_ATTEMPT:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, func, literal_column, or_, select
 
 from runfacts.domain.measures import BACKING_OFF, CLAIMED, DUE, MANUAL, Place, QueueState
 from runfacts.domain.recovery.claims import ClaimState, ItemKind, Purpose
@@ -20,7 +20,7 @@ from runfacts.infrastructure.database.dialects import constant
 from runfacts.infrastructure.database.recovery_tables import IS_CLAIMED, IS_DUE_SOMETIME, IS_MANUAL
 from runfacts.infrastructure.database.recovery_tables import recovery_claims as table
 from runfacts.infrastructure.database.statements import Statement
-from runfacts.infrastructure.database.tables import attempts, executions, runs
+from runfacts.infrastructure.database.tables import attempt_is_active, attempts, executions, runs
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.recovery_queue import IS_CANDIDATE
 
@@ -39,7 +39,13 @@ def _counted(*columns: ColumnElement[Any]) -> Select[Any]:
 
 _due_attempts: Final = (
     select(executions.c.recover_at_ms)
-    .where(executions.c.recover_at_ms.is_not(None), executions.c.recover_at_ms <= _NOW)
+    .join_from(executions, attempts, attempts.c.attempt_id == executions.c.attempt_id)
+    .where(
+        executions.c.recover_at_ms.is_not(None),
+        executions.c.recover_at_ms <= _NOW,
+        # As a page asks: what was left open behind an Attempt that has ended is no candidate.
+        case((attempt_is_active(attempts.c.status), literal_column("1"))).is_not(None),
+    )
     .limit(_LIMIT)
     .subquery("due_attempts")
 )

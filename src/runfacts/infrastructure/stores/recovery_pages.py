@@ -42,7 +42,7 @@ from runfacts.infrastructure.database.columns import among
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
 from runfacts.infrastructure.database.recovery_tables import recovery_claims as claims
 from runfacts.infrastructure.database.statements import Statement
-from runfacts.infrastructure.database.tables import attempts, executions, run_has_attempt, runs
+from runfacts.infrastructure.database.tables import attempt_is_active, attempts, executions, run_has_attempt, runs
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.recovery_claims import CLAIM_BOUND_MS
 from runfacts.infrastructure.stores.recovery_targets import Moments
@@ -87,6 +87,8 @@ _SEEN: Final = (
 )
 _NOT_SO_ANY_MORE: Final = and_(among(claims.c.state, [ClaimState.MANUAL]), claims.c.seen != _SEEN)
 _YES, _NO = literal_column("1", BigInteger), literal_column("0", BigInteger)
+# Asked as ``_lets`` is, and for the same reason.
+_IS_ACTIVE: Final = case((attempt_is_active(attempts.c.status), _YES)).is_not(None)
 _OURS: Final = and_(runs.c.execution_owner == constant(ExecutionOwner.RUNTIME.value), runs.c.intent_at_ms.is_(None))
 
 
@@ -128,6 +130,8 @@ def _attempts(dialect: str, where: ColumnElement[bool]) -> Select[Any]:
             executions.c.recover_at_ms.is_not(None),
             where,
             executions.c.closed_at_ms.is_(None),
+            # As the claim asks, too: what it would pass over may not fill the page.
+            _IS_ACTIVE,
             _OURS,
             _over(
                 dialect,

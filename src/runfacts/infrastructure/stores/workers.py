@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func
 from sqlalchemy.dialects import postgresql
 
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
 from runfacts.infrastructure.database.recovery_tables import workers
-from runfacts.infrastructure.database.statements import Statement
+from runfacts.infrastructure.database.statements import Statement, read_sql
 from runfacts.infrastructure.database.transactions import Reading, Transaction
 
 AMBIGUOUS_FOR_MS: Final = 3_600_000
@@ -37,12 +37,8 @@ UPSERT_WORKER: Final = Statement(
         )
     },
 )
-SELECT_BOOTS: Final = Statement(
-    "select_boots",
-    select(workers.c.boot_id, func.min(workers.c.started_at_ms), func.max(workers.c.seen_at_ms))
-    .where(workers.c.machine_id == bindparam("machine_id"))
-    .group_by(workers.c.boot_id),
-)
+# Not grouped: a row stays of every process that ever was a worker, and after a reboot each proof asks (R12.3).
+SELECT_BOOTS: Final = Statement("select_boots", {POSTGRESQL: read_sql("select_boots.postgresql.sql")})
 
 
 @dataclass(frozen=True, slots=True)

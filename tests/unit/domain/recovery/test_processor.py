@@ -7,6 +7,7 @@ tests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -226,6 +227,19 @@ def test_a_stop_is_confirmed_by_proof() -> None:
     assert bench.store.settles == [("a0", "resolved", None, False)]
 
 
+@pytest.mark.parametrize(("records", "settled"), [(True, []), (False, [("a0", "retry", 5_000, False)])])
+def test_a_stop_that_its_receipt_confirms_has_no_term_left_to_settle(
+    records: bool,  # noqa: FBT001 - pytest names it
+    settled: list[object],
+) -> None:
+    found = Finding(Evidence.not_running(), receipt=True)
+    bench = Bench(one(snapshot(**ASKED), STOP), purpose=STOP, looker=Looker(found, records=records))
+    bench.store.over.update({"a0"} if records else ())
+    counts = bench.cycle().counts
+    assert (counts["receipt"], counts["fenced"]) == (int(records), 0)
+    assert bench.store.settles == settled
+
+
 def test_a_stop_that_is_no_candidate_yet_waits_until_it_is() -> None:
     fresh = snapshot(lease_valid=True, dispatch_finished_at_ms=990_000, **ASKED)
     bench = Bench(one(fresh, STOP), purpose=STOP, settings=Settings(stop_report_grace_ms=15_000))
@@ -388,5 +402,37 @@ def test_an_item_that_failed_as_often_as_allowed_is_an_operators(failures: int, 
 def test_an_item_that_ended_its_workers_as_often_as_allowed_is_not_looked_into_once_more() -> None:
     bench = Bench(one(failures=20), *items(2)[1:])
     assert bench.cycle().as_dict() == {"claimed": 2, "found_not_running": 1, "lost": 1, "manual": 1, "swept": 0}
-    assert bench.store.settles == [("a0", "manual", "failure_limit", False), ("a1", "resolved", None, False)]
+    assert bench.store.settles == [("a1", "resolved", None, False), ("a0", "manual", "failure_limit", False)]
     assert "snapshot/a0" not in bench.store.calls
+
+
+def test_an_item_that_ends_its_workers_takes_none_of_its_page_along() -> None:
+    page, ended = [claim for claim, _ in items(16)], 0
+
+    def look(seen: Snapshot) -> None:
+        if seen.run_id == "killer":
+            raise KeyboardInterrupt
+
+    snapshots = {claim.key.item_id: snapshot(run_id=claim.run_id) for claim in page}
+    snapshots["a0"] = snapshot(run_id="killer")
+    settled: list[tuple[str, str]] = []
+    while page:
+        bench = Bench(*((claim, snapshots[claim.key.item_id]) for claim in page))
+        bench.looker.looks = look
+        try:
+            bench.cycle()
+        except KeyboardInterrupt:
+            ended += 1
+        settled += [(item, state) for item, state, _, _ in bench.store.settles]
+        done = {item for item, _ in settled}
+        # What its worker had in hand is found expired by the next one.
+        page = [replace(claim, failures=claim.failures + 1) for claim in page if claim.key.item_id not in done]
+    assert ended == 20
+    assert [item for item, state in settled if state != "resolved"] == ["a0"]
+    assert len(settled) == 16
+
+
+def test_what_never_failed_is_looked_into_first_and_in_the_order_of_the_page() -> None:
+    bench = Bench(one(failures=1), *items(4)[1:])
+    bench.cycle()
+    assert [item for item, _, _, _ in bench.store.settles] == ["a1", "a2", "a3", "a0"]

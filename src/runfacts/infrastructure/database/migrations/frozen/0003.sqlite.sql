@@ -79,7 +79,9 @@ CREATE TABLE workers (
     CONSTRAINT ck_workers_seen CHECK (seen_at_ms >= started_at_ms)
 ) STRICT;
 
-CREATE INDEX ix_workers_machine_id_seen_at_ms ON workers (machine_id, seen_at_ms);
+CREATE INDEX ix_workers_boot_seen_at_ms ON workers (machine_id, boot_id, seen_at_ms);
+
+CREATE INDEX ix_workers_boot_started_at_ms ON workers (machine_id, boot_id, started_at_ms);
 
 CREATE TABLE commands (
     run_id TEXT NOT NULL,
