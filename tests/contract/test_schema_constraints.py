@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import CheckConstraint, Table, bindparam, insert, select, update
 
+import projection_shapes
 import recovery_shapes
 from recovery_shapes import ATTEMPT, BOOT, BOOT_CLAIM, CLAIM, COMMAND, DIGEST, RUN, SHAPES
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches
@@ -304,6 +305,7 @@ REFUSED: dict[str, tuple[Table, dict[str, list[Row]]]] = {
         {"key": [{"key": ""}, {"key": "k" * 201}], "value": [{"value": ""}, {"value": "v" * 257}]},
     ),
     **recovery_shapes.REFUSED,
+    **projection_shapes.REFUSED,
 }
 # Only SQLite leases have a boot clock (R5.2), and only by its own writes can a position be named there.
 REFUSED_BY_SQLITE: dict[str, dict[str, list[Row]]] = {
@@ -330,6 +332,7 @@ REFUSED_BY_SQLITE: dict[str, dict[str, list[Row]]] = {
         ],
     },
     **recovery_shapes.REFUSED_BY_SQLITE,
+    **projection_shapes.REFUSED_BY_SQLITE,
 }
 REFUSED_BY_POSTGRESQL: dict[str, dict[str, list[Row]]] = {
     "executions": {
@@ -374,6 +377,7 @@ def base(database: Database, table: Table) -> Row:
         "workers": recovery_shapes.WORKER,
         "commands": COMMAND,
         "ledger_meta": {"key": "colour", "value": "blue"},
+        **projection_shapes.BASES,
     }
     return rows[table.name]
 
