@@ -294,6 +294,52 @@ def test_only_what_a_killed_keeper_left_is_cleared_away(ledger: JournalLedger, p
     assert names == [f"{held.attempt_id}.lock", f"{held.attempt_id}.receipt.new"]
 
 
+def test_a_receipt_that_cannot_be_set_aside_keeps_no_other_from_its_turn(ledger: JournalLedger, places: Places) -> None:
+    for name in ("a", ATTEMPT):
+        stranger = Path(places.directory, f"{name}.receipt")
+        stranger.mkdir()
+        Path(f"{stranger}.quarantined").mkdir()
+        Path(f"{stranger}.quarantined", "full").touch()
+    unknown = leave(places, AttemptClaim(RUN, "00000000-0000-7000-8000-000000000001", 1, "", "rft_the-token"))
+    Path(f"{unknown}.quarantined").mkdir()
+    claim = running(ledger, places)
+    leave(places, claim)
+    assert collect(ledger, places) == CollectedReceipts(found=4, recorded=1, kept=3)
+    assert collect(ledger, places) == CollectedReceipts(found=3, kept=3)
+
+
+def test_what_no_keeper_left_is_not_waited_for_and_keeps_nothing_else_from_being_cleared_away(
+    ledger: JournalLedger, places: Places
+) -> None:
+    for name in ("a-link", "b-pipe", "c-folder", "d-left"):
+        Path(places.directory, f"{name}.receipt.new").touch()
+    Path(places.directory, "a-link.lock").symlink_to("nothing")
+    os.mkfifo(Path(places.directory, "b-pipe.lock"))
+    Path(places.directory, "c-folder.receipt.new").unlink()
+    Path(places.directory, "c-folder.receipt.new").mkdir()
+    assert collect(ledger, places) == CollectedReceipts()
+    names = {path.name for path in Path(places.directory).iterdir()}
+    assert names == {"a-link.lock", "a-link.receipt.new", "c-folder.receipt.new"}
+
+
+def test_an_end_is_recorded_though_its_receipt_cannot_be_removed(
+    ledger: JournalLedger, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = running(ledger, places)
+    path = leave(places, claim)
+
+    def refused(_path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("runfacts.infrastructure.processes.completion.os.unlink", refused)
+        assert collect(ledger, places) == CollectedReceipts(found=1, recorded=1)
+        assert collect(ledger, places) == CollectedReceipts(found=1, repeated=1)
+    assert path.exists()
+    assert collect(ledger, places) == CollectedReceipts(found=1, repeated=1)
+    assert not path.exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_root_believes_the_receipts_of_whoever_owns_the_directory_and_of_nobody_else(places: Places) -> None:
     files = places.of(ATTEMPT)

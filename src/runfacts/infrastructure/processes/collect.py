@@ -4,7 +4,7 @@ Collecting receipts whose host is gone (R10.2).
 Two looks, one after the other. The first is at the ledger's open executions of this scope, wherever their receipts
 lie. The second is at the ledger's own directory: it finds what a host left behind that was killed between recording
 the end and removing the receipt. Each receipt is consumed once; one that is malformed, or whose token the ledger does
-not accept, is set aside and counted.
+not accept, is set aside and counted. What cannot even be set aside stays where it is and keeps no other from its turn.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ def collect_receipts(
             try:
                 attempt_id = canonical_id("attempt id", name)
             except MalformedId:
-                quarantine(path, "its name is no attempt's id")
-                counted += CollectedReceipts(found=1, quarantined=1)
+                counted += _set_aside(path, "its name is no attempt's id")
             else:
                 counted += _collect(completion, AttemptFiles.beside(path), attempt_id, actor)
     _clear_after_killed_keepers(places)
@@ -111,11 +110,21 @@ def _clear_after_killed_keepers(places: Places) -> None:
     """Take away what keepers made room with that were killed before they published."""
     for path in places.unfinished_receipts():
         files = AttemptFiles.beside(path.removesuffix(UNFINISHED_SUFFIX) + RECEIPT_SUFFIX)
-        # A keeper takes its lock before it makes this file: without the lock nobody will ever finish it.
-        if not keeper_lock_held(files.lock):
-            for left in (path, files.lock):
-                with suppress(FileNotFoundError):
-                    os.unlink(left)
+        # What is no keeper's cannot be told from its lock, or not be taken away: it costs its room and nothing else.
+        with suppress(OSError):
+            # A keeper takes its lock before it makes this file: without the lock nobody will ever finish it.
+            if not keeper_lock_held(files.lock):
+                for left in (path, files.lock):
+                    with suppress(FileNotFoundError):
+                        os.unlink(left)
+
+
+def _set_aside(path: str, reason: str) -> CollectedReceipts:
+    try:
+        quarantine(path, reason)
+    except OSError:
+        return CollectedReceipts(found=1, kept=1)
+    return CollectedReceipts(found=1, quarantined=1)
 
 
 def _collect(
@@ -138,8 +147,7 @@ def _collect(
     try:
         answer = completion.record(receipt, files, handle=handle, actor=actor)
     except (NotFound, TokenRefused, MalformedId, IllegalTransition) as error:
-        quarantine(files.receipt, str(error))
-        return CollectedReceipts(found=1, quarantined=1)
+        return _set_aside(files.receipt, str(error))
     except (Contended, LegacyRun, UnknownFactsInRun, DatabaseCorrupt):
         # Not now, or not by this release, or not before what is recorded of this Run is mended: a later look may.
         return CollectedReceipts(found=1, kept=1)

@@ -97,9 +97,13 @@ def quarantine(path: str, reason: str) -> Unbelievable:
 
 
 def keeper_lock_held(path: str) -> bool:
-    """Tell whether a keeper holds the lock at ``path``, that is whether it will still publish a receipt (R10.2)."""
+    """Tell whether a keeper holds the lock at ``path``, that is whether it will still publish a receipt (R10.2).
+
+    Raises ``OSError`` where that cannot be told: it is somebody else's, or descriptors are out.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # Neither follows a link nor waits for a pipe's writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:
