@@ -60,7 +60,7 @@ class RecoveryReport:
 
     def as_dict(self) -> dict[str, int]:
         """Give all counters by name."""
-        return {"claimed": self.claimed, **dict(sorted(self.counts.items()))}
+        return {"claimed": self.claimed} | {str(name): count for name, count in sorted(self.counts.items())}
 
 
 ErrorReport = Callable[[str | None, BaseException], None]
