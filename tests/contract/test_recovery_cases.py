@@ -207,4 +207,4 @@ def test_an_item_that_always_fails_costs_1000_good_ones_behind_it_nothing(
         manual_clock.advance(WAIT_MS)
         assert worker.cycle()["recovery"]["error"] == 1
     (item,) = ledger.manual().items
-    assert (item.run_id, item.reason, ledger.run(poison).status) == (poison, "failure_limit", "running")
+    assert (item.run_id, item.reason, ledger.run(poison).status) == (poison, "failure_limit", "dispatching")
