@@ -1,5 +1,5 @@
 """
-R11: recovery goes on through failures of the database's server.
+R11, C19: recovery goes on through failures of the database's server.
 
 PostgreSQL stops as in a crash in the middle of a page, or a synchronous standby takes over there, with real servers:
 nothing is lost, nothing is doubled, and the workers go on by themselves.

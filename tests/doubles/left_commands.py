@@ -12,15 +12,15 @@ from runfacts import Actor, AttemptClaim, Claimed, Ledger, Recorded, Started
 from runfacts.domain.cancellation.terms import CancelRequested
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.completion import FINAL_SEQUENCE
-from runfacts.infrastructure.processes.launcher import Launcher, LaunchSpec
+from runfacts.infrastructure.processes.launcher import COOKIE_ATTEMPT, Launcher, LaunchSpec
 
 ANA = Actor.user("ana")
 HOST = Actor.executor("local")
 SIGNAL_LOG = Path(__file__).with_name("signal_log.py")
 LONG_MS = 600_000
 
-How = Literal["ends", "stays"]
-"""What the command does on SIGTERM; SIGKILL ends it in any case."""
+How = Literal["ends", "stays", "hides"]
+"""What the command does on SIGTERM; SIGKILL ends it in any case. What hides stays, and its child has no cookie."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class LeavingHost:
         note = f"{sys.executable} -I -S {SIGNAL_LOG}"
         if how == "ends":
             return (sys.executable, "-I", "-S", str(SIGNAL_LOG), str(leader), how), (leader,)
-        return ("sh", "-c", f"{note} {child} {how} & exec {note} {leader} {how}"), (leader, child)
+        hidden = f"env -u {COOKIE_ATTEMPT} " if how == "hides" else ""
+        return ("sh", "-c", f"{hidden}{note} {child} stays & exec {note} {leader} stays"), (leader, child)
 
 
 def _is_ready(log: Path) -> bool:
