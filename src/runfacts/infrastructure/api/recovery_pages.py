@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final
 
 from runfacts.domain.errors import Contended, DatabaseError, OutcomeUnknown
@@ -32,6 +31,7 @@ from runfacts.domain.recovery.claims import (
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
 from runfacts.infrastructure.stores import recovery_claims as store
 from runfacts.infrastructure.stores.recovery_claims import ClaimRow
@@ -63,7 +63,7 @@ _SLEWED_MS: Final = 1_000
 class Walks:
     """How far the walks along Runs have come; everything before has a row, or is none of recovery's (R11.1)."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     places: dict[Query, int] = field(default_factory=dict)
     begun_at_ms: int = 0
 
@@ -84,7 +84,7 @@ class Walks:
 class WallClock:
     """Whether this machine's wall clock was set back while somebody looked: what it goes ahead of the boot clock."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     boot_id: str | None = None
     ahead_ms: int = 0
     noticed_boot_ms: int | None = None

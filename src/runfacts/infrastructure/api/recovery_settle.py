@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from threading import Lock
 from typing import TypeVar
 
 from runfacts.domain.actors import Actor, ActorType
@@ -38,6 +37,7 @@ from runfacts.domain.recovery.claims import (
 from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction, hit_one
 from runfacts.infrastructure.stores import recovery_claims as store
 from runfacts.infrastructure.stores.recovery_claims import ClaimRow
@@ -51,7 +51,7 @@ Answer = TypeVar("Answer")
 class SweepPlace:
     """Where the sweep goes on, so that it gets round."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     place: Place = field(default_factory=Place)
 
 

@@ -28,6 +28,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from runfacts.domain.errors import DatabaseError, DatabaseFull, DatabaseReadOnly, DatabaseUnreachable, MalformedUrl
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.quiet import QuietPool
 
 STATEMENT_TIMEOUT_MS: Final = 5_000
 LOCK_TIMEOUT_MS: Final = 1_000
@@ -138,6 +139,7 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         max_overflow=_POOL_MOST - _POOL_KEPT,
         pool_timeout=max(1.0, busy_timeout_ms / 1_000),
         pool_use_lifo=True,
+        poolclass=QuietPool,
     )
 
     @event.listens_for(engine, "connect")
