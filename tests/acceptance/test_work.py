@@ -6,9 +6,7 @@ R9.5, R10.2, R10.5, R12.1, R3.6: many workers and no Run twice, a worker that is
 
 from __future__ import annotations
 
-import resource
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,12 @@ import pytest
 from process_watch import Marked, marked_environment, wait_until
 from runfacts import Actor, Ledger, RetryPolicy, RunStatus, Safety
 from runfacts.infrastructure.database.opening import migrate
+from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.processes.prepared import LaunchFailed
 from runfacts.testing.ledgers import contents_of
 from runfacts.testing.plugin import DATABASES
 from runfacts.testing.postgres import PostgresServer
-from told import COMMAND, Told, environment
+from told import Told, environment
 from under_way import UnderWay
 
 ANA = Actor.user("ana")
@@ -267,29 +267,26 @@ def test_once_hosts_what_is_queued_and_ends(told: Told, place: Path, monkeypatch
     assert told("verify").code == 0
 
 
-def few_descriptors() -> None:
-    """Leave a process too few descriptors to start another, and enough to say so."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14))
-
-
 @pytest.mark.usefixtures("marked")
-def test_once_that_leaves_what_is_queued_because_of_its_own_trouble_fails(file_url: str, place: Path) -> None:
-    """A worker for a cron job must not pass for one that has done its work."""
+def test_once_that_leaves_what_is_queued_because_of_its_own_trouble_fails(
+    file_url: str, told: Told, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a cron job must not pass for one that has done its work."""
+
+    def prepare(*_: object) -> None:
+        raise LaunchFailed("too many open files")
+
     with Ledger.open(file_url) as ledger:
         run_ids = [submit(ledger, place, NOTE) for _ in range(4)]
-        worked = subprocess.run(
-            [*COMMAND, "work", "--once", "--concurrency", "1"],
-            env=environment(file_url),
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=few_descriptors,
-        )
-        assert worked.returncode == 1, worked
-        assert "this worker had trouble of its own; what is queued was left to others" in worked.stderr
-        # One was spoiled at the most, and whoever has no trouble goes on with the rest.
-        assert [status(ledger, run_id) for run_id in run_ids[1:]] == [RunStatus.QUEUED] * 3
-        assert ran(place) == []
+        with monkeypatch.context() as patched:
+            patched.setattr(Launcher, "prepare", prepare)
+            worked = told("work", "--once", "--concurrency", "1")
+        assert worked.code == 1, worked
+        assert "this worker had trouble of its own; what is queued was left to others" in worked.err
+        # One was spoiled, and whoever has no trouble goes on with the rest.
+        assert [status(ledger, run_id) for run_id in run_ids] == [RunStatus.FAILED] + [RunStatus.QUEUED] * 3
+        assert told("work", "--once", "--concurrency", "1").code == 0
+        assert ran(place) == run_ids[1:]
 
 
 COMMANDS_IN_TROUBLE = (
