@@ -16,6 +16,8 @@ import pytest
 from process_watch import Marked, marked_environment, wait_until
 from runfacts import Actor, Ledger, RetryPolicy, RunStatus, Safety
 from runfacts.infrastructure.database.opening import migrate
+from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.processes.prepared import LaunchFailed
 from runfacts.testing.ledgers import contents_of
 from runfacts.testing.plugin import DATABASES
 from runfacts.testing.postgres import PostgresServer
@@ -263,6 +265,28 @@ def test_once_hosts_what_is_queued_and_ends(told: Told, place: Path, monkeypatch
     again = told("work", "--once", "--json")
     assert again.lines[0]["hosted"] == {"seen": 0, "claimed": 0}
     assert told("verify").code == 0
+
+
+@pytest.mark.usefixtures("marked")
+def test_once_that_leaves_what_is_queued_because_of_its_own_trouble_fails(
+    file_url: str, told: Told, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a cron job must not pass for one that has done its work."""
+
+    def prepare(*_: object) -> None:
+        raise LaunchFailed("too many open files")
+
+    with Ledger.open(file_url) as ledger:
+        run_ids = [submit(ledger, place, NOTE) for _ in range(4)]
+        with monkeypatch.context() as patched:
+            patched.setattr(Launcher, "prepare", prepare)
+            worked = told("work", "--once", "--concurrency", "1")
+        assert worked.code == 1, worked
+        assert "this worker had trouble of its own; what is queued was left to others" in worked.err
+        # One was spoiled, and whoever has no trouble goes on with the rest.
+        assert [status(ledger, run_id) for run_id in run_ids] == [RunStatus.FAILED] + [RunStatus.QUEUED] * 3
+        assert told("work", "--once", "--concurrency", "1").code == 0
+        assert ran(place) == run_ids[1:]
 
 
 COMMANDS_IN_TROUBLE = (

@@ -182,6 +182,7 @@ def test_one_runs_trouble_is_set_aside_and_the_others_go_on(error: Exception) ->
         assert go_on(made) == 4
         assert host.asked == ["a", "b", "c", "d"]
         assert made.counted() == {"seen": 4, "claimed": 3, "succeeded": 3, "error": 1}
+        assert not made.troubled
     assert [(item.part, item.error, item.run_id) for item in told] == [("hosted", type(error).__name__, "a")]
 
 
@@ -200,6 +201,7 @@ def test_the_workers_own_trouble_spoils_no_other_run(trouble: HostedOutcome | Ex
         assert go_on(made) == 1
         # Twice the interval: it waits longer than usual.
         assert 19_000 < made.pause_ms() <= 20_000
+        assert made.troubled
     assert host.asked == ["a"]
 
 

@@ -160,6 +160,11 @@ class HostingPlaces:
         with self._lock:
             return len(self._hosting)
 
+    @property
+    def troubled(self) -> bool:
+        """Whether trouble of the worker's own has kept it from taking what is queued, since it began."""
+        return self._not_before_s > 0
+
     def take(self, stopping: Stopping) -> int:
         """Begin to host what is queued until every place is taken or none is left; give how many were begun."""
         begun = 0

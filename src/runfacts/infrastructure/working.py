@@ -105,6 +105,14 @@ class Working:
         """Whether it may take queued Runs: it has passed the startup gate, or none was asked for (R11.9)."""
         return self._admitted
 
+    @property
+    def troubled(self) -> bool:
+        """Whether trouble of its own, such as a machine that starts no process, has kept it from taking Runs.
+
+        Since it last began; then what is queued may have been left.
+        """
+        return self._places.troubled
+
     def start(self) -> None:
         """Begin, in threads that keep no process alive.
 
@@ -121,7 +129,8 @@ class Working:
     def once(self, stopping: Stopping = lambda: False) -> SupervisorReport:
         """Run one cycle, then host what is queued until nothing is left, in this thread (``AlreadyStarted``).
 
-        ``stopping`` says that nothing more shall be taken; then it goes on as ``stop`` does.
+        ``stopping`` says that nothing more shall be taken; then it goes on as ``stop`` does. With trouble of its own it
+        leaves the rest to others, and is ``troubled``.
         """
         report = self._supervision.cycle()
         self._begin()

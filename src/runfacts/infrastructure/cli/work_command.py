@@ -62,7 +62,10 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, gate
                 refused = not working.admitted
                 if refused:
                     output.say("runfacts: nothing was begun: what became of old runs is not known yet")
-                return _end(report[PART].get("detached", 0), ended=not working.hosting, failed=report.failed + refused)
+                if working.troubled:
+                    output.say("runfacts: this worker had trouble of its own; what is queued was left to others")
+                failed = report.failed + refused + working.troubled
+                return _end(report[PART].get("detached", 0), ended=not working.hosting, failed=failed)
             output.say(f"runfacts: working as {working.owner}, {output.counted(places, 'command')} at a time")
             working.start()
             detached = 0
