@@ -81,7 +81,7 @@ class _Shape:
 
 
 def run_id_of(number: int) -> str:
-    """Give the id of the Run of that number: 0, 1, 2 …"""
+    """Give the id of the Run of that number, from 0 on."""
     return f"01900000-0000-7000-8000-{number:012x}"
 
 
@@ -126,13 +126,9 @@ def _shapes() -> Sequence[_Shape]:
     return found
 
 
-def _table_rows(
-    shapes: Sequence[_Shape], numbers: range, *, sqlite: bool
-) -> Mapping[str, Sequence[Values]]:
+def _table_rows(shapes: Sequence[_Shape], numbers: range, *, sqlite: bool) -> Mapping[str, Sequence[Values]]:
     """Give the rows of these Runs by table, in the order in which references allow them."""
-    found: dict[str, list[Values]] = {
-        table.name: [] for table in (runs, executions, attempts, facts)
-    }
+    found: dict[str, list[Values]] = {table.name: [] for table in (runs, executions, attempts, facts)}
     for number in numbers:
         shape = shapes[number % len(shapes)]
         recorded = list(_facts_of(shape, number))
@@ -208,7 +204,7 @@ def _moved(row: Row, number: int) -> dict[str, str | int | None]:
 
 def _execution(attempt: Row, *, sqlite: bool) -> Row:
     finished_at_ms = attempt["finished_at_ms"]
-    return dict.fromkeys((column.name for column in executions.c)) | {
+    return dict.fromkeys(column.name for column in executions.c) | {
         "attempt_id": attempt["attempt_id"],
         "run_id": attempt["run_id"],
         "executor_type": attempt["executor_type"],

@@ -1,5 +1,5 @@
 """
-A request to stop in a transaction of the caller's: rolled back it never was, committed it wakes a supervisor (R4.5, R9.4).
+A request to stop in a caller's transaction: rolled back it never was, committed it wakes a supervisor (R4.5, R9.4).
 
 The supervisor is another process. On PostgreSQL it looks by itself once an hour, so what wakes it is the commit's own
 NOTIFY; a SQLite file tells nobody, there it looks every quarter of a second.
@@ -88,9 +88,7 @@ def rolled_back(ledger: Ledger, caller: Connection, run_id: str) -> None:
     caller.rollback()
 
 
-def test_a_commit_wakes_a_supervisor_and_a_rollback_does_not(
-    ledger: Ledger, engine: Engine, database_url: str
-) -> None:
+def test_a_commit_wakes_a_supervisor_and_a_rollback_does_not(ledger: Ledger, engine: Engine, database_url: str) -> None:
     spared, stopped = brought_to(ledger, "running").run_id, brought_to(ledger, "running").run_id
     interval_ms = SHORTEST_MS if one_writer(ledger) else ONE_HOUR_MS
     with supervisor(database_url, interval_ms) as said, engine.connect() as caller:
