@@ -128,7 +128,11 @@ def _wal(database: Database, invocation: Invocation) -> Check:
     seen = f"{size / _MIB:.1f} MiB of at most {limit / _MIB:.0f}"
     if size <= limit:
         return Check("wal", ok=True, detail=seen)
-    return Check("wal", ok=False, detail=f"{seen}: a reader that stays open keeps the log from being used again")
+    return Check(
+        "wal",
+        ok=False,
+        detail=f"{seen}: checkpoint starvation, a reader that stays open keeps SQLite from using the log again",
+    )
 
 
 def _clock_difference(database: Database) -> Check:
