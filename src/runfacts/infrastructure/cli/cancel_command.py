@@ -29,7 +29,7 @@ _SAID: Final = {
 _LOOK_EVERY_S: Final = 0.1
 
 
-@click.command("cancel", cls=EverywhereCommand)
+@click.command("cancel", cls=EverywhereCommand, short_help="Ask a run to stop.")
 @click.argument("run_id", metavar="RUN")
 @click.option("--reason", metavar="TEXT", help="Why; kept with the request.")
 @click.option("--wait", "wait_ms", type=Seconds(zero=True), metavar="S", help="Wait so many seconds for its end.")
