@@ -404,6 +404,9 @@ def test_a_cancel_of_what_has_not_begun_ends_it_at_once(ledger_told: Told, datab
     assert (said.code, said.json) == (0, {"run_id": run_id, "outcome": "accepted", "status": "cancelled"})
     again = ledger_told("cancel", run_id, "--json", "--wait", "1")
     assert (again.code, again.json["outcome"]) == (0, "already_terminal")
+    with Ledger.open(database_url) as ledger:
+        another = ledger.create(actor=Actor.user("ana"), task="t").run.run_id
+    assert ledger_told("cancel", another).err == f"run {another}: nothing of it was running, and it has ended\n"
 
 
 def test_who_waits_at_a_terminal_is_told_how_it_stands_and_in_vain_only_so_long(

@@ -158,3 +158,10 @@ def test_show_says_that_the_output_of_an_imported_run_stayed_behind(told: Told, 
         "output of 1  with the ledger from which the run was imported"
     )
     assert file.exists()
+
+
+def test_the_audit_trail_and_the_timeline_say_yes_in_the_same_word(told: Told, file: Path) -> None:
+    run_id = told("exec", "--", "true").run_id
+    for command in ("audit", "timeline"):
+        assert " gated=yes " in told(command, run_id).out
+    assert file.exists()

@@ -20,11 +20,13 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from runfacts import (
     Actor,
+    CancelRequested,
     Duty,
     InvalidValue,
     Ledger,
     MalformedUrl,
     Outcome,
+    Recorded,
     RetryPolicy,
     RunfactsError,
 )
@@ -248,10 +250,11 @@ def _call_rightly(ledger: Ledger) -> None:
     assert ledger.supervise(controllers=iter(()), duties=(Duty(name) for name in ("retry", "stop"))).cycle().failed == 0
     assert ledger.due_dispatches((), after=Cursor(0, NOBODY), limit=1)[0].items == ()
     with Session(ledger.database.engine) as session:
-        assert ledger.queue(run.run_id, actor=ANA, connection=session)
+        assert isinstance(ledger.queue(run.run_id, actor=ANA, connection=session), Recorded)
         session.commit()
     sessions = scoped_session(sessionmaker(ledger.database.engine))
-    assert ledger.request_cancellation(run.run_id, actor=ANA, connection=sessions)  # type: ignore[arg-type] # a proxy
+    asked_to_stop = ledger.request_cancellation(run.run_id, actor=ANA, connection=sessions)  # type: ignore[arg-type]
+    assert isinstance(asked_to_stop, CancelRequested)
     sessions.commit()
     sessions.remove()
 

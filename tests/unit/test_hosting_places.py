@@ -199,9 +199,9 @@ def test_the_workers_own_trouble_spoils_no_other_run(
     queue = Waiting("a", "b", "c")
     host = Hosting(queue, {"a": trouble})
     with places(queue, host, concurrency=1, interval_ms=10_000) as (made, told):
-        assert not made.in_trouble
+        before = made.in_trouble
         assert go_on(made) == 1
-        assert made.in_trouble
+        assert (before, made.in_trouble) == (False, True)
         # Twice the interval: it waits longer than usual.
         assert 19_000 < made.pause_ms() <= 20_000
     assert host.asked == ["a"]

@@ -113,5 +113,7 @@ def _said(fact: Fact) -> Iterator[str]:
             continue
         if name.endswith("_at_ms") and isinstance(value, int):
             yield f"{name.removesuffix('_at_ms')}={output.moment(value)}"
+        elif isinstance(value, bool):
+            yield f"{name}={'yes' if value else 'no'}"
         else:
             yield output.visible(f"{name}={value}")
