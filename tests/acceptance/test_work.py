@@ -324,12 +324,37 @@ def test_a_submitted_command_has_the_workers_environment(
 
 
 def test_a_key_submits_once(file_url: str, told: Told) -> None:
+    """Another command is no conflict (R2.11), but it is told: in words and to programs."""
     assert environment(file_url)["RUNFACTS_DB"] == file_url
     first = told("submit", "--key", "k", "--json", "--", "true")
+    run_id = first.json["run_id"]
+    assert first.json == {"run_id": run_id, "status": "queued", "created": True, "differs": None}
+    same = told("submit", "--key", "k", "--json", "--", "true")
+    assert (same.code, same.json) == (0, first.json | {"created": False})
+    belongs = f"runfacts: the key k belongs to run {run_id}, which is queued"
+    assert same.err == f"{belongs}; it is not run a second time\n"
     again = told("submit", "--key", "k", "--json", "--", "false")
-    assert (again.code, again.json) == (0, first.json)
+    assert (again.code, again.json) == (0, first.json | {"created": False, "differs": "command"})
+    assert again.err == f"{belongs} and has another command: yours was neither kept nor run\n"
     other = told("submit", "--key", "k", "--task", "other", "--json", "--", "true")
     assert (other.code, other.json["error"]["code"]) == (4, "idempotency_conflict")
+
+
+def test_exec_tells_that_the_run_of_its_key_has_another_command(file_url: str, told: Told) -> None:
+    assert environment(file_url)["RUNFACTS_DB"] == file_url
+    run_id = told("submit", "--key", "k", "--json", "--", "true").json["run_id"]
+    belongs = f"runfacts: the key k belongs to run {run_id}, which is"
+    said = told("exec", "--key", "k", "--", "false")
+    assert (said.code, said.err.splitlines()[1]) == (
+        4,
+        f"{belongs} queued and has another command: yours was neither kept nor run",
+    )
+    assert told("work", "--once").code == 0
+    ended = told("exec", "--key", "k", "--", "false")
+    assert (ended.code, ended.err.splitlines()[1]) == (
+        0,
+        f"{belongs} succeeded; yours was not run, and not compared with its command, which is not kept",
+    )
 
 
 @pytest.mark.parametrize(

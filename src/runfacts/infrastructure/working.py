@@ -106,12 +106,9 @@ class Working:
         return self._admitted
 
     @property
-    def troubled(self) -> bool:
-        """Whether trouble of its own, such as a machine that starts no process, has kept it from taking Runs.
-
-        Since it last began; then what is queued may have been left.
-        """
-        return self._places.troubled
+    def in_trouble(self) -> bool:
+        """Whether the last Run that it tried could not be hosted for a reason of its own, so that it waits."""
+        return self._places.in_trouble
 
     def start(self) -> None:
         """Begin, in threads that keep no process alive.
@@ -129,8 +126,7 @@ class Working:
     def once(self, stopping: Stopping = lambda: False) -> SupervisorReport:
         """Run one cycle, then host what is queued until nothing is left, in this thread (``AlreadyStarted``).
 
-        ``stopping`` says that nothing more shall be taken; then it goes on as ``stop`` does. With trouble of its own it
-        leaves the rest to others, and is ``troubled``.
+        ``stopping`` says that nothing more shall be taken; then it goes on as ``stop`` does.
         """
         report = self._supervision.cycle()
         self._begin()

@@ -20,6 +20,7 @@ from runfacts.domain.views import (
     RunView,
     VerifyReport,
 )
+from runfacts.infrastructure.cli.attempt_output import AttemptOutput, Outputs
 
 Shape = dict[str, Any]
 
@@ -39,8 +40,8 @@ def summary_shape(run: RunSummary) -> Shape:
     }
 
 
-def run_shape(run: RunView) -> Shape:
-    """One Run with its Attempts."""
+def run_shape(run: RunView, outputs: Outputs) -> Shape:
+    """One Run with its Attempts and their output."""
     return {
         "run_id": run.run_id,
         "project": run.project,
@@ -53,7 +54,9 @@ def run_shape(run: RunView) -> Shape:
         "created_at_ms": run.created_at_ms,
         "updated_at_ms": run.updated_at_ms,
         "finished_at_ms": run.finished_at_ms,
-        "attempts": [_attempt_shape(attempt) for attempt in run.attempts],
+        "attempts": [
+            _attempt_shape(attempt) | _output_shape(outputs.get(attempt.attempt_id)) for attempt in run.attempts
+        ],
         "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
         "recovery": None if run.recovery is None else _recovery_shape(run.recovery),
     }
@@ -78,6 +81,12 @@ def _attempt_shape(attempt: AttemptView) -> Shape:
         "running_at_ms": attempt.running_at_ms,
         "finished_at_ms": attempt.finished_at_ms,
     }
+
+
+def _output_shape(found: AttemptOutput | None) -> Shape:
+    if found is None:
+        return {"output": None, "stdout_path": None, "stderr_path": None}
+    return {"output": found.where.value, "stdout_path": found.stdout, "stderr_path": found.stderr}
 
 
 def _cancellation_shape(cancellation: CancellationView) -> Shape:

@@ -8,21 +8,23 @@ from runfacts.domain.ids import canonical_id
 from runfacts.domain.recovery.claims import ClaimState
 from runfacts.domain.views import AttemptView, DispatchView, RunView
 from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.attempt_output import Outputs, outputs_of
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.shapes import run_shape
 from runfacts.infrastructure.cli.standing import standing_of
 
 
-@click.command("show", cls=EverywhereCommand)
+@click.command("show", cls=EverywhereCommand, short_help="One run: its attempts, and where their output lies.")
 @click.argument("run_id", metavar="RUN")
 @pass_invocation
 def command(invocation: Invocation, run_id: str) -> None:
-    """One run with its attempts."""
+    """One run with its attempts, and where the output of each lies."""
     run_id = canonical_id("run id", run_id)
     with invocation.ledger() as ledger:
         run = ledger.run(run_id)
+        outputs = outputs_of(ledger, run)
     if invocation.json:
-        output.write_json(run_shape(run))
+        output.write_json(run_shape(run, outputs))
         return
     output.sheet(_fields(run))
     if run.attempts:
@@ -42,6 +44,9 @@ def command(invocation: Invocation, run_id: str) -> None:
                 for attempt in run.attempts
             ],
         )
+    if outputs:
+        output.write("")
+        output.sheet(_output(run, outputs))
 
 
 def how_it_ended(attempt: AttemptView) -> str | None:
@@ -75,6 +80,20 @@ def _fields(run: RunView) -> dict[str, output.Cell]:
         if run.cancellation.dispatch is not None:
             fields |= _delivery(run.cancellation.dispatch)
     return fields | _recovery(run)
+
+
+def _output(run: RunView, outputs: Outputs) -> dict[str, output.Cell]:
+    fields: dict[str, output.Cell] = {}
+    for attempt in run.attempts:
+        found = outputs.get(attempt.attempt_id)
+        if found is None:
+            continue
+        paths = (("stdout", found.stdout), ("stderr", found.stderr))
+        if found.stdout is None and found.stderr is None:
+            fields[f"output of {attempt.number}"] = found.words
+        else:
+            fields |= {f"{name} of {attempt.number}": path or found.words for name, path in paths}
+    return fields
 
 
 def _recovery(run: RunView) -> dict[str, output.Cell]:
