@@ -282,7 +282,7 @@ def test_once_that_leaves_what_is_queued_because_of_its_own_trouble_fails(
             patched.setattr(Launcher, "prepare", prepare)
             worked = told("work", "--once", "--concurrency", "1")
         assert worked.code == 1, worked
-        assert "this worker had trouble of its own; what is queued was left to others" in worked.err
+        assert "hosting failed; what is still queued was left" in worked.err
         # One was spoiled, and whoever has no trouble goes on with the rest.
         assert [status(ledger, run_id) for run_id in run_ids] == [RunStatus.FAILED] + [RunStatus.QUEUED] * 3
         assert told("work", "--once", "--concurrency", "1").code == 0
