@@ -26,7 +26,8 @@ from runfacts.domain.measures import (
     QueueState,
 )
 from runfacts.infrastructure.api.archives import Archives
-from runfacts.infrastructure.api.cancellation import Cancellation
+from runfacts.infrastructure.api.cancellation_delivery import CancellationDelivery
+from runfacts.infrastructure.api.cancellation_requests import CancellationRequests
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.projecting import Projecting
 from runfacts.infrastructure.api.receipts import Receipts
@@ -52,7 +53,18 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
-class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed, Replays, Archives, Projecting):
+class Ledger(
+    Work,
+    CancellationRequests,
+    CancellationDelivery,
+    Receipts,
+    Recovery,
+    RecoveryOperators,
+    Feed,
+    Replays,
+    Archives,
+    Projecting,
+):
     """What happened to every Run and Attempt, and the commands that make it happen."""
 
     def __init__(
