@@ -1,63 +1,73 @@
 """
-Which rows a command of PostgreSQL really has while it waits for one: those before it, and none behind it (R4.4).
+A command locks its rows in the one order, also where one of them is found by an insert (R4.4, PostgreSQL only).
 
-All its writes are one statement there, so that the order is the server's to keep.
+Somebody else holds one of the rows. The command then waits for it: it has every row that comes before, and none of
+those that come after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from deliveries import asked_to_stop
+from deliveries import asked_to_stop, held_by
 from racing import somebody_waits
 from runfacts import Finished, Outcome
+from runfacts.domain.cancellation.results import DispatchResult
+from runfacts.domain.cancellation.terms import DispatchSettled
+from runfacts.infrastructure.database.clocks import install_test_clock
+from runfacts.infrastructure.database.opening import connect, migrate
+from runfacts.testing.clock import EPOCH_MS
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.postgres import PostgresServer
 from stages import WORKER
 from waiting import until
 
-ORDER = ("cancellation_dispatches", "executions", "runs", "attempts")
-LOCK = sql.SQL("SELECT 1 FROM {} WHERE run_id = %s FOR NO KEY UPDATE NOWAIT")
+ORDERS = {
+    "finish": ("cancellation_dispatches", "recovery_claims", "executions", "runs", "attempts"),
+    "settle": ("cancellation_dispatches", "recovery_claims", "runs"),
+}
 
 
-@pytest.fixture
-def url(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A fresh database on each server."""
-    url = postgres.create_database(request.getfixturevalue(f"postgres_{postgres.version}_template"))
-    yield url
-    postgres.drop_database(url)
+def locked(url: str, table: str, run_id: str) -> bool:
+    """Whether somebody holds the row of that Run."""
+    statement = sql.SQL("SELECT 1 FROM {} WHERE run_id = %s FOR NO KEY UPDATE NOWAIT").format(sql.Identifier(table))
+    with psycopg.connect(url) as connection:
+        try:
+            connection.execute(statement, [run_id])
+        except psycopg.errors.LockNotAvailable:
+            return True
+    return False
 
 
-def is_free(connection: psycopg.Connection[Any], table: str, run_id: str) -> bool:
-    """Whether nobody holds the Run's row of a table."""
-    try:
-        connection.execute(LOCK.format(sql.Identifier(table)), [run_id])
-    except psycopg.errors.LockNotAvailable:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("waited_for", ORDER)
-def test_the_end_of_a_cancelled_run_takes_its_rows_one_after_the_other(url: str, waited_for: str) -> None:
-    with (
-        ThrowAwayLedgers(url) as ledgers,
-        ThreadPoolExecutor(1) as pool,
-        psycopg.connect(url) as holder,
-        psycopg.connect(url, autocommit=True) as looking,
-    ):
-        ledger = ledgers()
+@pytest.mark.parametrize(("command", "held"), [(name, table) for name, order in ORDERS.items() for table in order])
+def test_the_rows_of_a_command_are_locked_in_order(postgres: PostgresServer, command: str, held: str) -> None:
+    order = ORDERS[command]
+    url = postgres.create_database()
+    migrate(url)
+    database = connect(url)
+    with database.engine.begin() as connection:
+        install_test_clock(connection, EPOCH_MS)
+    database.close()
+    with ThrowAwayLedgers(url) as ledgers, psycopg.connect(url) as somebody, ThreadPoolExecutor(1) as pool:
+        ledger = ledgers(stop_report_grace_ms=1_000)
         asked = asked_to_stop(ledger)
-        holder.execute(LOCK.format(sql.Identifier(waited_for)), [asked.run_id])
-        future = pool.submit(ledger.finish, asked.claim, Outcome.cancelled(), actor=WORKER)
+        term = held_by(ledger, asked)
+        statement = sql.SQL("SELECT 1 FROM {} WHERE run_id = %s FOR UPDATE").format(sql.Identifier(held))
+        somebody.execute(statement, [asked.run_id])
+        commands: dict[str, Callable[[], object]] = {
+            "finish": lambda: ledger.finish(asked.claim, Outcome.cancelled(signal=15), actor=WORKER),
+            "settle": lambda: ledger.settle_dispatch(term, DispatchResult.TERMINATION_REQUESTED),
+        }
+        answer = pool.submit(commands[command])
         until(lambda: somebody_waits(url))
-        free = [table for table in ORDER if is_free(looking, table, asked.run_id)]
-        holder.rollback()
-        assert free == list(ORDER[ORDER.index(waited_for) + 1 :])
-        assert isinstance(future.result(timeout=30), Finished)
+        at = order.index(held)
+        assert [table for table in order if table != held and locked(url, table, asked.run_id)] == list(order[:at])
+        somebody.rollback()
+        assert isinstance(answer.result(timeout=30), Finished | DispatchSettled)
         assert ledger.verify().clean
+    postgres.drop_database(url)
