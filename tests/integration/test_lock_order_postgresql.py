@@ -1,13 +1,13 @@
 """
-A command locks its rows in the one order, also where one of them is found by an insert (R4.4, PostgreSQL only).
+Which rows a command of PostgreSQL really has while it waits for one: those before it, and none behind it (R4.4).
 
-Somebody else holds one of the rows. The command then waits for it: it has every row that comes before, and none of
-those that come after.
+All its writes are one statement there, so that the order is the server's to keep, also where a row is found by an
+insert. That every command writes its rows in the one order, on every database, is ``contract/test_lock_order.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -19,9 +19,6 @@ from racing import somebody_waits
 from runfacts import Finished, Outcome
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.terms import DispatchSettled
-from runfacts.infrastructure.database.clocks import install_test_clock
-from runfacts.infrastructure.database.opening import connect, migrate
-from runfacts.testing.clock import EPOCH_MS
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from runfacts.testing.postgres import PostgresServer
 from stages import WORKER
@@ -31,6 +28,14 @@ ORDERS = {
     "finish": ("cancellation_dispatches", "recovery_claims", "executions", "runs", "attempts"),
     "settle": ("cancellation_dispatches", "recovery_claims", "runs"),
 }
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh database on each server."""
+    url = postgres.create_database(request.getfixturevalue(f"postgres_{postgres.version}_template"))
+    yield url
+    postgres.drop_database(url)
 
 
 def locked(url: str, table: str, run_id: str) -> bool:
@@ -45,14 +50,8 @@ def locked(url: str, table: str, run_id: str) -> bool:
 
 
 @pytest.mark.parametrize(("command", "held"), [(name, table) for name, order in ORDERS.items() for table in order])
-def test_the_rows_of_a_command_are_locked_in_order(postgres: PostgresServer, command: str, held: str) -> None:
+def test_the_rows_of_a_command_are_locked_in_order(url: str, command: str, held: str) -> None:
     order = ORDERS[command]
-    url = postgres.create_database()
-    migrate(url)
-    database = connect(url)
-    with database.engine.begin() as connection:
-        install_test_clock(connection, EPOCH_MS)
-    database.close()
     with ThrowAwayLedgers(url) as ledgers, psycopg.connect(url) as somebody, ThreadPoolExecutor(1) as pool:
         ledger = ledgers(stop_report_grace_ms=1_000)
         asked = asked_to_stop(ledger)
@@ -70,4 +69,3 @@ def test_the_rows_of_a_command_are_locked_in_order(postgres: PostgresServer, com
         somebody.rollback()
         assert isinstance(answer.result(timeout=30), Finished | DispatchSettled)
         assert ledger.verify().clean
-    postgres.drop_database(url)
