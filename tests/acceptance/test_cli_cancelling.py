@@ -22,11 +22,9 @@ from typing import Any
 import pytest
 
 from deliveries import brought_to, dispatch_of
-from process_watch import DEADLINE_S, Marked, kill, leads_its_session, marked_environment, state_of, wait_until
+from process_watch import DEADLINE_S, Marked, kill, leads_its_session, state_of, wait_until
+from real_time import RealTime
 from runfacts import Actor, Ledger
-from runfacts.infrastructure.database.opening import migrate
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from told import COMMAND, Said, Told, environment
 
 SHORT = ("--set", "grace_ms=200", "--set", "cancel_lease_ms=4000")
@@ -34,23 +32,9 @@ STUBBORN = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(databases: RealTime) -> str:
     """A fresh database of each kind whose time passes by itself: what is tested here waits for real leases."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ledger.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    url = server.create_database()
-    migrate(url)
-    yield url
-    server.drop_database(url)
+    return databases.create()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import wait_until
 from runfacts import Actor, AlreadyStarted, InvalidValue, Ledger, RunStatus, SupervisorReport
 from runfacts.infrastructure.working import Working
 
@@ -20,13 +20,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     """A ledger file whose time passes by itself."""
     with Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", drain_ms=60_000) as ledger:
         yield ledger
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it."""
-    with marked_environment() as mark:
-        yield mark
 
 
 def submit(ledger: Ledger, place: Path, script: str) -> str:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
-from runfacts.infrastructure.api.cancellation import ClaimOfDispatch, SettleAnswer
+from runfacts.infrastructure.api.cancellation_delivery import ClaimOfDispatch, SettleAnswer
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.pidfds import Pidfds, Sent
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Final
 
 from runfacts.domain.actors import Actor
-from runfacts.domain.answers import Repeated
+from runfacts.domain.answers import AttemptClaim, Repeated
 from runfacts.domain.errors import InvalidValue, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
@@ -106,6 +106,24 @@ class LedgerCore:
             causation_id,
             connection,
             attempt_id,
+        )
+
+    def _call_on(
+        self,
+        claim: AttemptClaim,
+        actor: Actor,
+        correlation_id: str | None,
+        causation_id: str | None,
+        connection: Caller | None,
+    ) -> Call:
+        """Check a call of whoever executes the claimed Attempt."""
+        return self._call(
+            claim.run_id,
+            actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+            attempt_id=canonical_id("attempt id", claim.attempt_id),
         )
 
     def _look_for_the_end(self, run: PlacedRun, now_ms: int) -> Change:
