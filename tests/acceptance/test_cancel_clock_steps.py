@@ -1,5 +1,5 @@
 """
-R5.2, R5.3, R8.4, R8.7, R8.8: a wall clock that is set while a delivery is held, and a file that is held while one is claimed.
+R5.2, R5.3, R8.4, R8.7, R8.8: clocks that are set while a delivery is held, and a file that is held while it is claimed.
 
 C35, with real workers and commands, on SQLite, whose workers have only this machine's clocks. On PostgreSQL no clock of
 a worker decides anything (R5.1).

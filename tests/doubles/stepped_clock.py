@@ -1,4 +1,4 @@
-"""This machine's clocks, whose wall clock somebody sets while workers run."""
+"""Clocks of this machine whose wall time somebody sets while workers run."""
 
 from __future__ import annotations
 
