@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
+from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.cancellation import ClaimOfDispatch, SettleAnswer
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.pidfds import Pidfds, Sent
@@ -155,8 +156,8 @@ def work(job: Job) -> None:
         say("cycle", counters=report.counters["cancellation"])
 
     clock = None if job.clock is None else SteppedClock(Path(job.clock))
-    limits = {"cancel_lease_ms": job.lease_ms, "grace_ms": job.grace_ms}
-    with PhasedLedger.open(job.url, clock=clock, steps=fault, **limits) as ledger:
+    settings = Settings.from_sources({"cancel_lease_ms": job.lease_ms, "grace_ms": job.grace_ms}, os.environ)
+    with PhasedLedger.open(job.url, clock=clock, steps=fault, settings=settings) as ledger:
         fault.ledger = ledger
         pidfds = SayingPidfds(say)
         controller = LocalController(ledger.machine(), grace_ms=job.grace_ms, pidfds=pidfds, steps=fault)
