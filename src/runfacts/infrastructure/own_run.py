@@ -106,8 +106,15 @@ class OwnRuns:
         self._runner.start()
 
     def stop(self, drain_ms: int | None = None) -> bool:
-        """End it; wait for a delivery under way, at most ``drain_ms``, and tell whether all has ended."""
-        return self._runner.stop(drain_ms)
+        """End it; wait for a delivery under way, at most ``drain_ms``, and tell whether all has ended.
+
+        What was asked for here and is not recorded yet is recorded then, if the database takes it (R10.5).
+        """
+        ended = self._runner.stop(drain_ms)
+        if ended:
+            # Stopped between the wish and the cycle that was to record it.
+            self._record_wishes(Counter())
+        return ended
 
     def wake(self) -> None:
         """Look now: something about a Run has changed. Safe in a signal handler."""

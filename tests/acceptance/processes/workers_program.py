@@ -17,16 +17,20 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
+from runfacts.domain.limits import Settings
 from runfacts.infrastructure.api.cancellation_delivery import ClaimOfDispatch, SettleAnswer
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.pidfds import Pidfds, Sent
+from stepped_clock import SteppedClock
 
 INTERVAL_MS: Final = 250
 
@@ -45,6 +49,8 @@ class Job:
     """During what it is met: ``claim``, ``settle``, or neither of the two."""
     step: str | None = None
     """At which step."""
+    clock: str | None = None
+    """The file that says by how much the wall clock is off; this machine's own clock if left out."""
 
 
 class Said:
@@ -68,7 +74,8 @@ class SayingPidfds(Pidfds):
     def send(self, pidfd: int, number: signal.Signals, *, group: bool = False) -> Sent:
         """See ``Pidfds``."""
         sent = super().send(pidfd, number, group=group)
-        self._say("sent", signal=number.name, answer=sent.value)
+        at_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        self._say("sent", signal=number.name, answer=sent.value, at_boot_ms=at_ms)
         return sent
 
 
@@ -80,6 +87,7 @@ class PhasedLedger(Ledger):
     def claim_dispatch(self, *arguments: Any, **more: Any) -> ClaimOfDispatch:  # noqa: ANN401 - those of the ledger
         """See ``Ledger``."""
         self.phase = "claim"
+        self.database.steps.reached("asked")
         try:
             return super().claim_dispatch(*arguments, **more)
         finally:
@@ -147,7 +155,9 @@ def work(job: Job) -> None:
     def counted(report: SupervisorReport) -> None:
         say("cycle", counters=report.counters["cancellation"])
 
-    with PhasedLedger.open(job.url, steps=fault, cancel_lease_ms=job.lease_ms, grace_ms=job.grace_ms) as ledger:
+    clock = None if job.clock is None else SteppedClock(Path(job.clock))
+    settings = Settings.from_sources({"cancel_lease_ms": job.lease_ms, "grace_ms": job.grace_ms}, os.environ)
+    with PhasedLedger.open(job.url, clock=clock, steps=fault, settings=settings) as ledger:
         fault.ledger = ledger
         pidfds = SayingPidfds(say)
         controller = LocalController(ledger.machine(), grace_ms=job.grace_ms, pidfds=pidfds, steps=fault)
