@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from forked_jobs import Said, fork_each
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
 from runfacts.infrastructure.api.cancellation_delivery import ClaimOfDispatch, SettleAnswer
@@ -45,18 +46,6 @@ class Job:
     """During what it is met: ``claim``, ``settle``, or neither of the two."""
     step: str | None = None
     """At which step."""
-
-
-class Said:
-    """What one worker has to say."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, event: str, **more: object) -> None:
-        """Say one line; lines of several processes do not mix."""
-        said = {"worker": self._job.name, "pid": os.getpid(), "event": event} | more
-        os.write(1, f"{json.dumps(said)}\n".encode())
 
 
 class SayingPidfds(Pidfds):
@@ -138,7 +127,7 @@ _FAULTS: Final[dict[str, Callable[[str], None]]] = {
 def work(job: Job) -> None:
     """Deliver cancellations until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    say = Said(job)
+    say = Said(job.name)
     fault = Fault(job, say)
 
     def failed(diagnostic: Diagnostic) -> None:
@@ -164,22 +153,8 @@ def work(job: Job) -> None:
 
 
 def main() -> None:
-    """Fork the workers and say how each of them ended."""
-    names = {}
-    for fields in json.loads(sys.argv[1]):
-        job = Job(**fields)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(job)
-            except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent
-                sys.excepthook(*sys.exc_info())
-                os._exit(1)
-            os._exit(0)
-        names[pid] = job
-    while names:
-        pid, status = os.waitpid(-1, 0)
-        Said(names.pop(pid))("ended", code=os.waitstatus_to_exitcode(status))
+    """Fork the processes that are asked for."""
+    fork_each([Job(**fields) for fields in json.loads(sys.argv[1])], work)
 
 
 if __name__ == "__main__":
