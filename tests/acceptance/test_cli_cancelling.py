@@ -370,15 +370,8 @@ def test_the_only_cycle_of_an_idle_supervisor(ledger_told: Told) -> None:
     for only, part in (("complete", "completion"), ("recover", "recovery"), ("stop", "stop"), ("retry", "retry")):
         assert list(ledger_told("supervise", "--once", "--json", "--only", only).json) == [part]
     said = ledger_told("supervise", "--once")
-    assert said.out.splitlines() == [
-        "completion: nothing",
-        "deadlines: nothing",
-        "cancellation: nothing",
-        "recovery: nothing",
-        "stop: nothing",
-        "retry: nothing",
-        "projections: nothing",
-    ]
+    assert (said.code, said.out) == (0, "There was nothing to do.\n")
+    assert ledger_told("work", "--once").out == "There was nothing to do.\n"
 
 
 def test_the_gate_says_whether_new_runs_may_be_admitted(ledger_told: Told) -> None:
@@ -395,6 +388,9 @@ def test_a_cancel_of_what_has_not_begun_ends_it_at_once(ledger_told: Told, datab
     assert (said.code, said.json) == (0, {"run_id": run_id, "outcome": "accepted", "status": "cancelled"})
     again = ledger_told("cancel", run_id, "--json", "--wait", "1")
     assert (again.code, again.json["outcome"]) == (0, "already_terminal")
+    with Ledger.open(database_url) as ledger:
+        another = ledger.create(actor=Actor.user("ana"), task="t").run.run_id
+    assert ledger_told("cancel", another).err == f"run {another}: nothing of it was running, and it has ended\n"
 
 
 def test_who_waits_at_a_terminal_is_told_how_it_stands_and_in_vain_only_so_long(

@@ -14,6 +14,7 @@ import pytest
 
 from runfacts import Ledger, Settings
 from runfacts.domain.errors import DatabaseBusy, DatabaseUnreachable, InvalidSetting
+from runfacts.infrastructure.database.engines import create_sqlite_file
 from runfacts.infrastructure.database.opening import connect, migrate, open_database
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.testing.postgres import PostgresServer
@@ -201,3 +202,23 @@ def test_switching_to_the_write_ahead_log_waits_no_longer_than_the_busy_timeout(
     with pytest.raises(DatabaseBusy):
         open_database(f"sqlite:///{tmp_path / 'ledger.db'}", busy_timeout_ms=50)
     holder.close()
+
+
+def test_a_file_that_another_thread_made_meanwhile_keeps_its_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.4: a process that closes any descriptor of a file loses all of its locks on it."""
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        assert ledger.runs().items == ()
+        before = locks_on(path)
+        assert before
+        monkeypatch.setattr("os.path.exists", lambda _: False)
+        create_sqlite_file(path, create=True, create_directory=False)
+        assert locks_on(path) == before
+
+
+def locks_on(path: Path) -> list[str]:
+    """What this process has locked of the file, as the kernel tells it."""
+    file = f":{path.stat().st_ino} "
+    return [line.split(":", 1)[1] for line in Path("/proc/locks").read_text().splitlines() if file in line]

@@ -26,6 +26,7 @@ from runfacts.domain.measures import (
     QueueState,
 )
 from runfacts.infrastructure.api.archives import Archives
+from runfacts.infrastructure.api.arguments import checks_arguments
 from runfacts.infrastructure.api.cancellation_delivery import CancellationDelivery
 from runfacts.infrastructure.api.cancellation_requests import CancellationRequests
 from runfacts.infrastructure.api.feed import Feed
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
+@checks_arguments
 class Ledger(
     Work,
     CancellationRequests,
@@ -65,7 +67,11 @@ class Ledger(
     Archives,
     Projecting,
 ):
-    """What happened to every Run and Attempt, and the commands that make it happen."""
+    """What happened to every Run and Attempt, and the commands that make it happen.
+
+    Every method looks at the types of its arguments before it does anything: a wrong one is ``InvalidValue``, which
+    names the argument.
+    """
 
     def __init__(
         self,

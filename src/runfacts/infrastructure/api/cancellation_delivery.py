@@ -101,12 +101,12 @@ class CancellationDelivery(LedgerCore):
         call = self._call(run_id, Actor(ActorType.SUPERVISOR, owner))
 
         def decide(moment: Moment, history: History) -> Plan[ClaimOfDispatch]:
-            target = dispatches.read_target(moment.reading, history.run_id, attempt_id)
-            scope = "" if target is None else target.scope
-            attempt = eligible_attempt(history, attempt_id, requested_at_ms, served, scope)
-            if target is None or attempt is None:
+            found = dispatches.read_to_claim(moment.reading, history.run_id, attempt_id)
+            if found is None:
                 return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
-            stored = dispatches.read_dispatch(moment.reading, history.run_id)
+            target, stored = found
+            if eligible_attempt(history, attempt_id, requested_at_ms, served, target.scope) is None:
+                return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
             now_ms = moment.now_ms
             row = None if stored is None else stored.dispatch
             times = Times.DUE if stored is None else stored.times(moment.reading, now_ms)

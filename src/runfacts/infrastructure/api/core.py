@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from threading import Lock
 from typing import Final
 
 from runfacts.domain.actors import Actor
@@ -19,6 +18,7 @@ from runfacts.domain.texts import is_plain_name
 from runfacts.infrastructure.commands import Call, Caller, Commands
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading
 from runfacts.infrastructure.database.wakeups import CANCELLATIONS
 from runfacts.infrastructure.stores.executions import LeaseTimes
@@ -51,7 +51,7 @@ class LedgerCore:
         # Where the page of overdue Runs begins that is looked at next (R10.4).
         self._overdue_from_ms = 0
         self._refused: Counter[str] = Counter()
-        self._refused_lock = Lock()
+        self._refused_lock = ForkedLock()
 
     @property
     def database(self) -> Database:

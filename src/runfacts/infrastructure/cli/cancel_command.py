@@ -26,10 +26,11 @@ _SAID: Final = {
     "already_requested": "it was asked to stop before",
     "already_terminal": "it has ended",
 }
+_ENDED_AT_ONCE: Final = "nothing of it was running, and it has ended"
 _LOOK_EVERY_S: Final = 0.1
 
 
-@click.command("cancel", cls=EverywhereCommand)
+@click.command("cancel", cls=EverywhereCommand, short_help="Ask a run to stop.")
 @click.argument("run_id", metavar="RUN")
 @click.option("--reason", metavar="TEXT", help="Why; kept with the request.")
 @click.option("--wait", "wait_ms", type=Seconds(zero=True), metavar="S", help="Wait so many seconds for its end.")
@@ -41,7 +42,8 @@ def command(invocation: Invocation, run_id: str, reason: str | None, wait_ms: in
         answer = ledger.request_cancellation(run_id, actor=invocation.actor, reason=reason)
         outcome, status = _OUTCOMES[type(answer)], answer.status
         if not invocation.json:
-            output.say(f"run {run_id}: {_SAID[outcome]}")
+            ended = outcome == "accepted" and status in TERMINAL_RUN
+            output.say(f"run {run_id}: {_ENDED_AT_ONCE if ended else _SAID[outcome]}")
         if wait_ms is not None:
             status = _wait(ledger, run_id, wait_ms)
     if invocation.json:

@@ -31,7 +31,7 @@ class _At(Moment):
         return super().convert(value, param, ctx)
 
 
-@click.command("replay", cls=EverywhereCommand)
+@click.command("replay", cls=EverywhereCommand, short_help="One run as it stood earlier.")
 @click.argument("run_id", metavar="RUN")
 @click.option(
     "--at",

@@ -21,6 +21,7 @@ from runfacts.domain.views import (
     RunView,
     VerifyReport,
 )
+from runfacts.infrastructure.cli.attempt_output import AttemptOutput, Outputs
 
 Shape = dict[str, Any]
 
@@ -40,10 +41,12 @@ def summary_shape(run: RunSummary) -> Shape:
     }
 
 
-def run_shape(run: RunView) -> Shape:
-    """One Run with its Attempts."""
+def run_shape(run: RunView, outputs: Outputs) -> Shape:
+    """One Run with its Attempts and their output."""
     return _recorded_run(run) | {
-        "attempts": [_attempt_shape(attempt) for attempt in run.attempts],
+        "attempts": [
+            _attempt_shape(attempt) | _output_shape(outputs.get(attempt.attempt_id)) for attempt in run.attempts
+        ],
         "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
         "recovery": None if run.recovery is None else _recovery_shape(run.recovery),
     }
@@ -104,6 +107,12 @@ def _times(attempt: AttemptView | PastAttempt) -> Shape:
         "running_at_ms": attempt.running_at_ms,
         "finished_at_ms": attempt.finished_at_ms,
     }
+
+
+def _output_shape(found: AttemptOutput | None) -> Shape:
+    if found is None:
+        return {"output": None, "stdout_path": None, "stderr_path": None}
+    return {"output": found.where.value, "stdout_path": found.stdout, "stderr_path": found.stderr}
 
 
 def _cancellation_shape(cancellation: CancellationView) -> Shape:
