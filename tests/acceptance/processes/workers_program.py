@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from forked_jobs import Said, fork_each
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
 from runfacts.domain.limits import Settings
@@ -51,18 +52,6 @@ class Job:
     """At which step."""
     clock: str | None = None
     """The file that says by how much the wall clock is off; this machine's own clock if left out."""
-
-
-class Said:
-    """What one worker has to say."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, event: str, **more: object) -> None:
-        """Say one line; lines of several processes do not mix."""
-        said = {"worker": self._job.name, "pid": os.getpid(), "event": event} | more
-        os.write(1, f"{json.dumps(said)}\n".encode())
 
 
 class SayingPidfds(Pidfds):
@@ -146,7 +135,7 @@ _FAULTS: Final[dict[str, Callable[[str], None]]] = {
 def work(job: Job) -> None:
     """Deliver cancellations until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    say = Said(job)
+    say = Said(job.name)
     fault = Fault(job, say)
 
     def failed(diagnostic: Diagnostic) -> None:
@@ -174,22 +163,8 @@ def work(job: Job) -> None:
 
 
 def main() -> None:
-    """Fork the workers and say how each of them ended."""
-    names = {}
-    for fields in json.loads(sys.argv[1]):
-        job = Job(**fields)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(job)
-            except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent
-                sys.excepthook(*sys.exc_info())
-                os._exit(1)
-            os._exit(0)
-        names[pid] = job
-    while names:
-        pid, status = os.waitpid(-1, 0)
-        Said(names.pop(pid))("ended", code=os.waitstatus_to_exitcode(status))
+    """Fork the processes that are asked for."""
+    fork_each([Job(**fields) for fields in json.loads(sys.argv[1])], work)
 
 
 if __name__ == "__main__":
