@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from benchmarks.texts import differences, machine, page_tables, table
 
 BASELINE: Final = Path(__file__).with_name("baseline.json")
 PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+_FACTS_MIN: Final = 4_000
 _BEGIN: Final = (
     "<!-- Made from benchmarks/baseline.json by `python -m benchmarks page`; changes made here are lost. -->"
 )
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = commands.add_parser("run", help="measure")
     run.add_argument("--json", action="store_true", help="print JSON, for baseline and compare")
     run.add_argument("--quick", action="store_true", help="only show that it works, in seconds")
+    run.add_argument(
+        "--facts", type=int, metavar="N", help="so many facts in the long ledger of trail, a tenth in the short one"
+    )
     run.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}; all without any")
     for name, what in (("baseline", "make a run the baseline"), ("compare", "compare a run with the baseline")):
         commands.add_parser(name, help=what).add_argument("file", type=Path, help="output of run --json")
@@ -44,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case "run":
             if unknown := set(given.cases) - CASES.keys():
                 parser.error(f"no such case: {', '.join(sorted(unknown))}")
-            _run(given.cases, as_json=given.json, quick=given.quick)
+            if given.facts is not None and given.facts < _FACTS_MIN:
+                parser.error(f"--facts takes at least {_FACTS_MIN}")
+            _run(given.cases, as_json=given.json, quick=given.quick, facts=given.facts)
         case "baseline":
             return _make_baseline(_read(given.file))
         case "compare":
@@ -55,11 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(cases: Sequence[str], *, as_json: bool, quick: bool) -> None:
-    report = Report(machine(), quick)
-    bench = Bench(
-        Effort.quick() if quick else Effort.full(), report, lambda text: print(text, file=sys.stderr, flush=True)
-    )
+def _run(cases: Sequence[str], *, as_json: bool, quick: bool, facts: int | None) -> None:
+    # What is measured with other sizes is no baseline either.
+    report = Report(machine(), quick or facts is not None)
+    effort = Effort.quick() if quick else Effort.full()
+    if facts is not None:
+        effort = replace(effort, facts=(facts // 10, facts))
+    bench = Bench(effort, report, lambda text: print(text, file=sys.stderr, flush=True))
     bench.run(cases or list(CASES))
     print(_text(report) if as_json else "\n".join(table(report)))
 

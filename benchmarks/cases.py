@@ -21,6 +21,8 @@ from benchmarks import (
     footprint,
     idle,
     ledger_sides,
+    long_ledgers,
+    long_reads,
     reaction,
     reading_sides,
     recorder_sides,
@@ -28,6 +30,7 @@ from benchmarks import (
     recovery_sql,
     sizes,
     sql_sides,
+    trail_sides,
 )
 from benchmarks.figures import Figure, Report, figures_of_turns
 from benchmarks.places import RAM_DISK, Dialect, Place
@@ -60,6 +63,8 @@ class Effort:
     """Requests whose way to the process is timed."""
     backlog: int
     """Attempts under expired leases, to be drained."""
+    facts: tuple[int, int]
+    """How many facts of a long ledger are few, and how many are many."""
 
     @classmethod
     def full(cls) -> Effort:
@@ -74,6 +79,7 @@ class Effort:
             crowd=(1_000, 1_000_000),
             requests=51,
             backlog=10_000,
+            facts=(100_000, 1_000_000),
         )
 
     @classmethod
@@ -89,6 +95,7 @@ class Effort:
             crowd=(1_000, 5_000),
             requests=1,
             backlog=200,
+            facts=(400, 4_000),
         )
 
 
@@ -157,6 +164,23 @@ class Bench:
                 Entry("decoded", reading_sides.decoded, self.ram.ledger_database(dialect)),
             ]
             self._turns("replay", Setting(self.ram, dialect, 1), entries, "facts/s")
+
+    def trail(self) -> None:
+        """Pages of the audit trail, verifications, exports and rebuilds of long ledgers."""
+        place = self.ram
+        few, many = self.effort.facts
+        for dialect in DIALECTS:
+            urls = {"few": place.ledger_database(dialect), "many": place.ledger_database(dialect)}
+            for (name, url), count in zip(urls.items(), (few, many), strict=True):
+                self.say(f"long ledger, {dialect}, {name}: {count:,} facts")
+                runs = long_ledgers.fill(url, count)
+            self._searches(place, dialect, urls["many"], runs)
+            self.say(f"whole ledgers, {dialect}")
+            self.report.figures += long_reads.whole(dialect, urls["few"], urls["many"])
+            self.report.figures += long_reads.rebuilds(dialect, urls["few"], min(3, self.effort.rounds))
+            # They are gigabytes.
+            for url in urls.values():
+                place.remove(url)
 
     def claims(self) -> None:
         """Cancellations claimed and settled, against hand-written SQL."""
@@ -237,6 +261,22 @@ class Bench:
         for note in notes:
             self._note(note)
 
+    def _searches(self, place: Place, dialect: Dialect, url: str, runs: int) -> None:
+        """Take turns at all kinds of pages, in one worker."""
+        setting = Setting(place, dialect, 1)
+        self.say(f"{trail_sides.CASE}, {setting.name}")
+        entries = [
+            Entry(f"{side}, {name}", opened(name, runs), url)
+            for name in trail_sides.SEARCHES
+            for side, opened in (("ledger", trail_sides.ledger_pages), ("by hand", trail_sides.pages_by_hand))
+        ]
+        rates = take_turns(entries, Turns(self.effort.rounds, self.effort.seconds / _SHORTER, 1))
+        for name in trail_sides.SEARCHES:
+            pair = {side: rates[f"{side}, {name}"] for side in ("ledger", "by hand")}
+            self.report.figures += figures_of_turns(
+                f"{trail_sides.CASE}, {name}", setting.name, "pages/s", pair, ["by hand"]
+            )
+
     def _drain(self, dialect: Dialect) -> None:
         """Let workers drain a backlog until it is gone: all of it is one turn."""
         setting = Setting(self.ram, dialect, _DRAINING)
@@ -288,6 +328,7 @@ CASES: Final[Mapping[str, Callable[[Bench], None]]] = {
     "one-fact": Bench.one_fact,
     "lives": Bench.lives,
     "replay": Bench.replay,
+    "trail": Bench.trail,
     "claims": Bench.claims,
     "crowd": Bench.crowd,
     "recovery": Bench.recovery,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks import idle, reaction, recovery_sides
+from benchmarks import idle, long_reads, reaction, recovery_sides, trail_sides
 from benchmarks.figures import RATIO
 
 ONE: Final = "one-fact command"
@@ -52,6 +52,8 @@ _WRITERS: Final = ("1 writer", "4 writers", "16 writers")
 _PAIR: Final = "claim and settle"
 _CROWD: Final = 0.83
 """Within 1.2 times as long."""
+_THIRD: Final = 0.33
+"""Within three times as long."""
 
 
 def _at_most(case: str, setting: str, bound: int, unit: str) -> Goal:
@@ -68,6 +70,21 @@ GOALS: Final = (
     *(Goal(ONE, f"sqlite, RAM disk, {writers}", _SQL, 0.35) for writers in _WRITERS),
     Goal("replay", "sqlite, RAM disk, 1 writer", "replayed : decoded", 0.5),
     Goal("replay", "postgresql, RAM disk, 1 writer", "replayed : decoded", 0.5),
+    *(
+        Goal(f"{trail_sides.CASE}, {name}", f"{dialect}, RAM disk, 1 writer", "ledger : by hand", _THIRD)
+        for dialect in ("sqlite", "postgresql")
+        for name in trail_sides.SEARCHES
+    ),
+    *(
+        Goal(case, dialect, "peak memory, many : few", 1.2, at_most=True)
+        for case in (long_reads.VERIFY, long_reads.EXPORT)
+        for dialect in ("sqlite", "postgresql")
+    ),
+    *(
+        Goal(long_reads.REBUILD, dialect, f"{view} : decoded", 0.5)
+        for dialect in ("sqlite", "postgresql")
+        for view in ("statistics", "stop_proof")
+    ),
     Goal(_PAIR, "sqlite, disk, 1 writer", _SQL, 0.5),
     Goal(_PAIR, "postgresql, disk, 1 writer", _SQL, 0.5),
     Goal(recovery_sides.LOST, "sqlite, disk, 1 writer", _SQL, 0.5),

@@ -1,11 +1,16 @@
-"""What tests of the command share."""
+"""What tests of the command, and of workers in processes of their own, share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from process_watch import Marked, marked_environment
+from real_time import RealTime
+from runfacts.testing.plugin import DATABASES
+from runfacts.testing.postgres import PostgresServer
 from told import Told
 
 
@@ -30,3 +35,21 @@ def ledger_told(told: Told, database_url: str, monkeypatch: pytest.MonkeyPatch) 
     """The command in this process, on a fresh database of each kind."""
     monkeypatch.setenv("RUNFACTS_DB", database_url)
     return told
+
+
+@pytest.fixture
+def marked() -> Iterator[Marked]:
+    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
+    with marked_environment() as mark:
+        yield mark
+
+
+@pytest.fixture(params=DATABASES)
+def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
+    """Fresh databases of one kind, whose time passes by itself."""
+    server: PostgresServer | None = None
+    if request.param != "sqlite":
+        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
+    made = RealTime(tmp_path, server)
+    yield made
+    made.drop()

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import backlogs, crowds, delivery_sides, delivery_sql, recovery_sides, recovery_sql, sql_sides
+from benchmarks import (
+    backlogs,
+    crowds,
+    delivery_sides,
+    delivery_sql,
+    long_ledgers,
+    recovery_sides,
+    recovery_sql,
+    sql_sides,
+    trail_sides,
+)
 from benchmarks.__main__ import main
 from benchmarks.figures import Figure, Report
 from benchmarks.ledger_sides import STEPS_PER_RUN, one_fact
@@ -36,6 +46,14 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "one-fact command, history not kept",
         "whole life",
         "replay",
+        *(
+            f"page of the audit trail, {search}"
+            for search in (
+                *("run", "actor", "type", "project", "time"),
+                *("actor and time", "type and time", "project and time"),
+            )
+        ),
+        *("verify", "export", "rebuild"),
         "claim and settle",
         "page of due dispatches",
         "claim in a crowd",
@@ -59,6 +77,9 @@ def test_the_quickest_run_measures_every_case(tmp_path: Path) -> None:
         "ledger, facts read : sql",
         "replayed : decoded",
         "many : few",
+        "ledger : by hand",
+        "peak memory, many : few",
+        *("statistics : decoded", "stop_proof : decoded"),
     }
     idle_cases = {"a cycle of an idle supervisor", "a startup gate with nothing to recover"}
     idle = [figure for figure in report.figures if figure.case in idle_cases]
@@ -200,6 +221,42 @@ def test_a_crowd_is_in_every_table_and_none_of_it_is_due(database_url: str) -> N
     # Those of the Run that was copied, and one of each copy.
     assert counts["facts"] == 11 + 10
     assert page.items == ()
+
+
+def filled(url: str, count: int) -> int:
+    """Put facts into a new ledger; how many Runs these are."""
+    Ledger.open(url).close()
+    return long_ledgers.fill(url, count)
+
+
+def test_a_long_ledger_is_sound_and_of_the_size_that_was_asked_for(database_url: str) -> None:
+    assert filled(database_url, 401) == 44
+
+    with Ledger.open(database_url) as ledger:
+        verified = ledger.verify()
+        assert (verified.runs, verified.facts, verified.unknown_types, verified.differences) == (44, 440, {}, ())
+        statuses = [run.status for run in ledger.runs().items]
+        assert [statuses.count(status) for status in (RunStatus.SUCCEEDED, RunStatus.FAILED)] == [22, 11]
+        assert statuses.count(RunStatus.CANCELLED) == 11
+        (first, second) = ledger.history(long_ledgers.run_id_of(5))[:2]
+    assert (first.project, first.actor.id, first.aggregate_id) == ("project-01", "w-01", long_ledgers.run_id_of(5))
+    assert second.recorded_at_ms - first.recorded_at_ms == 1_000
+
+
+def test_pages_by_hand_are_those_of_the_ledger(database_url: str) -> None:
+    runs = filled(database_url, 4_000)
+    for name in trail_sides.SEARCHES:
+        ours = trail_sides.ledger_pages(name, runs)(database_url)
+        theirs = trail_sides.pages_by_hand(name, runs)(database_url)
+        assert isinstance(ours, trail_sides.LedgerPages)
+        assert isinstance(theirs, trail_sides.PagesByHand)
+        for number in range(3):
+            rows = theirs.rows(number)
+            page = ours.page(number)
+            assert [fact.position for fact in page.items] == [row[0] for row in rows[:100]], name
+            assert (page.next is not None) is (len(rows) > 100), name
+        ours.close()
+        theirs.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ SQLite, nobody else can write: there is no take-over then, but the frozen one's 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +22,11 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from left_commands import How, LeavingHost, LeftCommand
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import Marked, wait_until
 from real_time import RealTime
 from runfacts import Actor, Ledger
 from runfacts.domain.payloads import RunCancelDispatched, RunCancelDispatchTakenOver
 from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import Job, Workers, working
 
 LEASE_MS = 5_000
@@ -111,24 +110,6 @@ def case_of(fault: Fault, *, on_sqlite: bool) -> Case:
     kind, point = fault
     frozen = FROZEN_ON_SQLITE if on_sqlite else FROZEN
     return {"kill": KILLED, "freeze": frozen, "cut": CUT_OFF}[kind][point]
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 class Cell:

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from left_commands import ANA, LeavingHost
 from namespaces import OWN_NAMESPACE
-from process_watch import DEADLINE_S, Marked, marked_environment, wait_until
+from process_watch import DEADLINE_S, Marked, wait_until
 from real_time import RealTime
 from runfacts import Actor, AlreadyRequested, Ledger
 from runfacts.domain.cancellation.dispatch import ClaimAnswer
@@ -32,8 +32,6 @@ from runfacts.domain.payloads import RunCancelDispatched
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.supervision import Duty
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import ENVIRONMENT_PATH, PROGRAMS, Job, working
 
 TOGETHER = 20
@@ -41,24 +39,6 @@ TOGETHER = 20
 TERM_ONLY = ["ready", "SIGTERM"]
 MACHINE = "rack-7"
 """As it is configured where a machine's own id is not known in every namespace (R8.3)."""
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 def delivered_once(ledger: Ledger, run_id: str) -> None:

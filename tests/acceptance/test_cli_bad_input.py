@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from runfacts import Actor, Ledger
+from runfacts import Actor, DatabaseBusy, DatabaseFull, DatabaseUnreachable, Ledger, RunNotFound
 from runfacts.infrastructure.database.opening import connect
 from runfacts.testing.postgres import PostgresServer
 from told import Said, Told, apart
@@ -175,6 +175,47 @@ def test_a_full_disk_at_an_exec_leaves_nothing_half_and_runs_nothing_twice(
     assert told("exec", "--", "true").code == 0
     succeeded = told("list", "--status", "succeeded", "--json").json["items"]
     assert len(succeeded) == len(done) + 1
+
+
+def test_a_full_disk_while_working_once_is_told_by_the_exit_code(file: Path, told: Told, tmp_path: Path) -> None:
+    """A worker goes on, whatever fails (R9.3); after a single cycle its exit code says what was in its way."""
+    ran = tmp_path / "ran"
+    for _ in range(20):
+        assert told("submit", "--", "sh", "-c", f"echo >> {ran}").code == 0
+    with at_most(file.stat().st_size // 4096 + 1):
+        said = told("work", "--once", "--json")
+    assert said.code == 5
+    assert said.lines[-1]["error"]["code"] == "database_read_only"
+    assert "Traceback" not in said.err
+    assert told("verify").code == 0
+
+
+@pytest.mark.usefixtures("file")
+@pytest.mark.parametrize("command", ["supervise", "work"])
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        (DatabaseUnreachable("the server has gone"), (5, ["database_unreachable"])),
+        (DatabaseFull("no room is left"), (5, ["database_read_only"])),
+        (DatabaseBusy("it took too long"), (5, ["busy"])),
+        (RunNotFound(NOBODY), (1, [])),
+        (RuntimeError("a defect"), (1, [])),
+    ],
+)
+def test_trouble_with_the_database_in_a_single_cycle_is_told_by_the_exit_code(
+    told: Told, monkeypatch: pytest.MonkeyPatch, command: str, error: Exception, ending: tuple[int, list[str]]
+) -> None:
+    def fail(ledger: Ledger, **given: object) -> int:
+        del ledger, given
+        raise error
+
+    monkeypatch.setattr(Ledger, "request_due_deadlines", fail)
+    said = told(command, "--once", "--json")
+    counted, *more = said.lines
+    assert counted["deadlines"] == {"error": 1}
+    assert (said.code, [line["error"]["code"] for line in more]) == ending
+    assert "runfacts: deadlines failed" in said.err
+    assert told(command, "--once").out == "deadlines: error 1\n"
 
 
 def test_files_that_may_not_grow(file: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from runfacts import Actor, Ledger
 from runfacts.domain.payloads import FACT_TYPES
+from runfacts.infrastructure.cli.program import COMMANDS
 from told import COMMAND, Told, apart, environment
 
 
@@ -53,7 +54,14 @@ def test_who_it_was_is_what_they_said_and_else_the_login_name(
 
 
 def test_the_users_own_ledger_is_made_in_the_state_directory_for_them_alone(told: Told, own_state: Path) -> None:
-    assert told("doctor").code == 1
+    before = told("doctor", "--json")
+    detail = "yet; the first command that needs it, such as `runfacts exec`, makes it"
+    database = {
+        "name": "database",
+        "ok": True,
+        "detail": f"there is no ledger at {own_state}/runfacts/ledger.db {detail}",
+    }
+    assert (before.code, before.json["checks"][0]) == (0, database)
     assert not own_state.exists()
     assert told("list").code == 0
     folder = own_state / "runfacts"
@@ -69,6 +77,20 @@ def test_version_and_help(told: Told) -> None:
         said = told(*arguments)
         assert (said.code, said.err) == (0, "")
         assert "Usage: runfacts" in said.out
+
+
+def test_the_list_of_commands_fits_the_narrowest_terminal(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = told("--help").out.splitlines()
+    commands = lines[lines.index("Commands:") + 1 : lines.index("", lines.index("Commands:"))]
+    assert [line.split()[0] for line in commands] == list(COMMANDS)
+    for line in commands:
+        assert line.endswith("."), line
+        assert not line.endswith("..."), line
+        assert len(line) <= 80, line
+
+
+def test_nothing_to_do_is_a_usage_error_that_shows_the_help(told: Told) -> None:
     nothing = told()
     assert (nothing.code, nothing.out) == (2, "")
     assert "Commands:" in nothing.err

@@ -6,13 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import Marked, wait_until
 from runfacts import Actor, Ledger
 from told import COMMAND, Said, Told, apart, environment
 
@@ -30,13 +29,6 @@ class DieAt:
 Ledger.open = functools.partial(Ledger.open, steps=DieAt())
 sys.exit(main(sys.argv[2:]))
 """
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
 
 
 @pytest.fixture

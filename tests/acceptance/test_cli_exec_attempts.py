@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import wait_until
+from real_time import RealTime
 from runfacts import Actor, Claimed, Ledger, Outcome, Recorded, RunStatus
 from runfacts.domain.stored_commands import StoredCommand
-from runfacts.infrastructure.database.opening import migrate
 from runfacts.testing.ledgers import contents_of
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from told import Told
 from under_way import UnderWay
 
@@ -26,23 +23,9 @@ OTHER = Actor.worker("other")
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(databases: RealTime) -> str:
     """A fresh database of each kind whose time passes by itself."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ledger.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    url = server.create_database()
-    migrate(url)
-    yield url
-    server.drop_database(url)
+    return databases.create()
 
 
 @pytest.fixture

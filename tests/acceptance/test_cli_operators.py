@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import pytest
 
 from deliveries import ONE, Asked, asked_to_stop, brought_to, held_by, settled_with
-from process_watch import DEADLINE_S, Marked, kill, marked_environment, wait_until
+from process_watch import Marked, kill, wait_until
 from runfacts import DispatchResult, Ledger
 from stages import ANA
-from told import COMMAND, Said, Told, environment
+from told import Told, refused
+from under_way import left_by_a_killed_host
 
-NOWHERE = "019316d5-0000-7000-8000-00000000dead"
 VERBS = ("rearm", "abandon", "confirm-stopped")
 
 
@@ -40,10 +39,6 @@ def last_fact(told: Told, run_id: str) -> tuple[str, str, str, dict[str, Any]]:
     """Type, actor and payload of a Run's last fact."""
     fact = told("audit", run_id, "--json").lines[-1]
     return fact["type"], fact["actor_type"], fact["actor_id"], fact["payload"]
-
-
-def refused(said: Said) -> tuple[int, str]:
-    return said.code, said.json["error"]["code"]
 
 
 def test_blocked_says_what_is_stuck_since_when_and_what_can_be_done(ledger_told: Told, blocked: Asked) -> None:
@@ -195,19 +190,6 @@ def test_confirm_stopped_needs_a_request_and_a_run_that_has_not_ended(ledger_tol
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_needs_a_reason_and_the_version(told: Told, verb: str) -> None:
-    for because in ((), ("--because", ""), ("--because", "  ")):
-        assert refused(told(verb, NOWHERE, *because, "--version", "1", "--json")) == (2, "reason_required")
-    said = told(verb, NOWHERE, "--because", "x", "--json")
-    assert refused(said) == (2, "version_required")
-    assert "--version N" in said.err
-    for version in ("-1", "x", "1.5", str(1 << 60)):
-        assert refused(told(verb, NOWHERE, "--because", "x", f"--version={version}", "--json")) == (2, "usage")
-    assert refused(told(verb, "nonsense", "--because", "x", "--version", "1", "--json")) == (2, "usage")
-    assert refused(told(verb, NOWHERE, "--because", "x", "--version", "1", "--json")) == (3, "not_found")
-
-
-@pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_on_what_has_changed_since_is_a_conflict(ledger_told: Told, blocked: Asked, verb: str) -> None:
     said = ledger_told(verb, blocked.run_id, "--because", "x", "--version", "1", "--json")
     assert refused(said) == (4, "version_conflict")
@@ -226,31 +208,11 @@ def test_a_verb_says_that_nobody_checked_who_the_operator_is(
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture
 def hosted(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: Marked) -> Iterator[tuple[str, int]]:
     """A run and its command, whose host was killed and which was asked to stop while nobody delivers it."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("RUNFACTS_DB", url)
-    host = subprocess.Popen(
-        [*COMMAND, "exec", "--", "sh", "-c", "echo $$; exec sleep 600"],
-        env=environment(url),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert host.stdout is not None
-    assert host.stderr is not None
-    run_id = host.stderr.readline().removeprefix("run ").strip()
-    leader = int(host.stdout.readline())
-    kill(host.pid)
-    host.communicate(timeout=DEADLINE_S)
+    run_id, leader = left_by_a_killed_host(url)
     assert told("cancel", run_id).code == 0
     yield run_id, leader
     for pid in marked.living():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 
 from deliveries import asked_to_stop, brought_to
 from left_rows import expired, left_to_operators, put_row
-from process_watch import DEADLINE_S, Marked, kill, marked_environment, wait_until
+from process_watch import Marked, kill, wait_until
 from runfacts import AttemptClaim, Ledger, Outcome
 from runfacts.domain.recovery.claims import ClaimState, Purpose
 from stages import ANA, WORKER
-from told import COMMAND, Said, Told, environment
+from told import Told, refused
+from under_way import left_by_a_killed_host
 
-NOWHERE = "019316d5-0000-7000-8000-00000000dead"
 VERBS = ("release", "attest-not-running")
 FIELDS = ["run_id", "attempt_id", "reason", "since_ms", "diagnosis", "version", "purpose", "run_version"]
 
@@ -45,10 +44,6 @@ def last_facts(told: Told, run_id: str, count: int) -> list[tuple[str, str, str,
     """Type, actor and payload of a Run's last facts."""
     facts = told("audit", run_id, "--json").lines[-count:]
     return [(fact["type"], fact["actor_type"], fact["actor_id"], fact["payload"]) for fact in facts]
-
-
-def refused(said: Said) -> tuple[int, str]:
-    return said.code, said.json["error"]["code"]
 
 
 def recovery(told: Told, run_id: str) -> dict[str, Any] | None:
@@ -232,21 +227,6 @@ def test_attest_not_running_is_not_allowed_for_what_has_a_worker_or_was_asked_to
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_needs_a_reason_and_the_version(told: Told, verb: str) -> None:
-    for because in ((), ("--because", ""), ("--because", "  ")):
-        assert refused(told(verb, NOWHERE, *because, "--version", "1", "--json")) == (2, "reason_required")
-    said = told(verb, NOWHERE, "--because", "x", "--json")
-    assert refused(said) == (2, "version_required")
-    assert "--version N, from `runfacts manual`" in said.err
-    for version in ("-1", "x", "1.5", str(1 << 60)):
-        assert refused(told(verb, NOWHERE, "--because", "x", f"--version={version}", "--json")) == (2, "usage")
-    assert refused(told(verb, "nonsense", "--because", "x", "--version", "1", "--json")) == (2, "usage")
-    assert refused(told(verb, "--because", "x", "--version", "1", "--json")) == (2, "usage")
-    assert refused(told(verb, NOWHERE, "--because", "x", "--version", "1", "--else", "--json")) == (2, "usage")
-    assert refused(told(verb, NOWHERE, "--because", "x", "--version", "1", "--json")) == (3, "not_found")
-
-
-@pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_on_what_has_changed_since_is_a_conflict(ledger_told: Told, manual: AttemptClaim, verb: str) -> None:
     said = ledger_told(verb, manual.run_id, "--because", "x", "--version", "1", "--json")
     assert refused(said) == (4, "version_conflict")
@@ -264,32 +244,12 @@ def test_a_verb_says_that_nobody_checked_who_the_operator_is(
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture
 def abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: Marked) -> Iterator[tuple[str, int]]:
     """A run and its command, whose host was killed."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     monkeypatch.setenv("RUNFACTS_DB", url)
     monkeypatch.setenv("RUNFACTS_UNSERVED_AFTER_MS", "1000")
-    host = subprocess.Popen(
-        [*COMMAND, "exec", "--set", "execution_lease_ms=2000", "--", "sh", "-c", "echo $$; exec sleep 600"],
-        env=environment(url),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert host.stdout is not None
-    assert host.stderr is not None
-    run_id = host.stderr.readline().removeprefix("run ").strip()
-    leader = int(host.stdout.readline())
-    kill(host.pid)
-    host.communicate(timeout=DEADLINE_S)
+    run_id, leader = left_by_a_killed_host(url, "--set", "execution_lease_ms=2000")
     yield run_id, leader
     for pid in marked.living():
         kill(pid)

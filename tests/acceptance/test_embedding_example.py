@@ -28,7 +28,7 @@ from forge.ci import BuildFailed, DeliveredBefore, Forge
 from forge.deliveries import Delivery
 from forge.tour import break_off, catch_up, package, tour
 from pages import ROOT
-from process_watch import wait_until
+from process_watch import marked_environment, wait_until
 from runfacts import Actor, Claimed, Outcome
 from runfacts.infrastructure.persistence import LedgerFactory
 from told import environment
@@ -63,12 +63,13 @@ def shown(url: str, tmp_path: Path) -> list[str]:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(program(*arguments), env=environment() | {"PYTHONPATH": PATHS})
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with marked_environment():
+        process = subprocess.Popen(program(*arguments), env=environment() | {"PYTHONPATH": PATHS})
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

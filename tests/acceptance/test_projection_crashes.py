@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from process_watch import marked_environment
 from runfacts import Ledger, Outcome
 from runfacts.testing.ledgers import contents_of
 from stages import ANA, WORKER, finished, running
@@ -75,7 +76,7 @@ def test_a_runner_that_is_killed_at_random_points_loses_and_doubles_nothing(
     ledger: Ledger, database_url: str, times: int
 ) -> None:
     chance = random.Random(14)  # noqa: S311 - moments, no secrets
-    with writing(ledger):
+    with writing(ledger), marked_environment():
         for _ in range(times):
             killed_at_a_random_moment(database_url, chance)
     ledger.project()

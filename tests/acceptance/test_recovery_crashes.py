@@ -8,7 +8,6 @@ over the last (``hosted_runs``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from signal import SIGKILL
@@ -16,11 +15,9 @@ from signal import SIGKILL
 import pytest
 
 from hosted_runs import AGAIN, EXIT_CODE, HostedRun
-from process_watch import Marked, marked_environment, wait_until
-from real_time import RealTime
+from process_watch import Marked, wait_until
+from real_time import FILE_FIRST, SERVER_FIRST, RealTime
 from runfacts import Ledger
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import RecoveryJob, Workers, recovering
 
 QUICK = {
@@ -31,27 +28,6 @@ QUICK = {
     "recovery_delay_max_ms": 500,
 }
 """Times as short as a slow machine allows."""
-FILE_FIRST = ["sqlite", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES if name != "sqlite")]
-SERVER_FIRST = ["postgresql-18", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES[:2])]
-"""Databases of the usual run and, after them, of the long one."""
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 NEVER_RAN = {

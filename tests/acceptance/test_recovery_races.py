@@ -8,7 +8,6 @@ a claim to expire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,14 +16,12 @@ from signal import SIGKILL
 import pytest
 
 from hosted_runs import ANA, EXIT_CODE, HostedRun
-from process_watch import Marked, marked_environment, wait_until
-from real_time import RealTime
+from process_watch import Marked, wait_until
+from real_time import FILE_FIRST, SERVER_FIRST, SOME, RealTime
 from runfacts import Actor, AttemptClaim, Claimed, Ledger, Outcome
 from runfacts.domain.payloads import RunStopConfirmed
 from runfacts.infrastructure.database.recovery_tables import recovery_claims
 from runfacts.testing.ledgers import contents_of
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import RecoveryJob, recovering
 
 QUICK = {
@@ -37,28 +34,6 @@ QUICK = {
 PATIENT = {"evidence_timeout_ms": 25_000, "recovery_lease_ms": 60_000, "recovery_delay_ms": 200}
 """Claims that outlast everything that the test does meanwhile."""
 BATCH = Actor.executor("batch")
-FILE_FIRST = ["sqlite", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES if name != "sqlite")]
-SERVER_FIRST = ["postgresql-18", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES[:2])]
-"""Databases of the usual run and, after them, of the long one."""
-SOME = ["sqlite", "postgresql-18", pytest.param("postgresql-16", marks=pytest.mark.long)]
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 @dataclass

@@ -7,7 +7,6 @@ comes. The cases of one test run side by side, each on a database of its own, be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -17,12 +16,11 @@ from signal import SIGKILL
 import pytest
 
 from hosted_runs import ANA, CHILD_STAYS, STAYS, HostedRun
-from process_watch import Marked, kill, marked_environment, state_of, wait_until
-from real_time import RealTime
+from process_watch import Marked, kill, state_of, wait_until
+from real_time import FILE_FIRST, SERVER_FIRST, RealTime
 from runfacts import Ledger
 from runfacts.domain.payloads import RunCancelDispatched, RunStopConfirmed
 from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import RecoveryJob, Workers, recovering
 
 QUICK = {
@@ -36,28 +34,7 @@ QUICK = {
     "stop_report_grace_ms": 500,
 }
 """Times as short as a slow machine allows."""
-FILE_FIRST = ["sqlite", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES if name != "sqlite")]
-SERVER_FIRST = ["postgresql-18", *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES[:2])]
-"""Databases of the usual run and, after them, of the long one."""
 WITHOUT_DELIVERY = ("completion", "recovery", "stop")
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 @dataclass

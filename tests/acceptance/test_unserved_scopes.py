@@ -6,7 +6,6 @@ On a server the other machine is one by its id. A file belongs to one machine: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,11 +13,9 @@ import pytest
 
 from hosted_runs import ANA, EXIT_CODE, HostedRun
 from namespaces import OWN_TIME_NAMESPACE
-from process_watch import Marked, marked_environment, wait_until
-from real_time import RealTime
+from process_watch import Marked, wait_until
+from real_time import SOME, RealTime
 from runfacts import Actor, Ledger, ManualRecovery
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from workers import RecoveryJob, recovering
 
 OLGA = Actor.operator("olga")
@@ -31,25 +28,6 @@ QUICK = {
     "recovery_delay_max_ms": 500,
     "unserved_after_ms": UNSERVED_AFTER_MS,
 }
-SOME = ["sqlite", "postgresql-18", pytest.param("postgresql-16", marks=pytest.mark.long)]
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealTime]:
-    """Fresh databases of one kind."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    made = RealTime(tmp_path, server)
-    yield made
-    made.drop()
 
 
 def waiting(ledger: Ledger) -> dict[str, ManualRecovery]:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import Marked, wait_until
+from real_time import RealTime
 from runfacts import Actor, Ledger, RetryPolicy, RunStatus, Safety
-from runfacts.infrastructure.database.opening import migrate
+from runfacts.infrastructure.processes.launcher import Launcher
+from runfacts.infrastructure.processes.prepared import LaunchFailed
 from runfacts.testing.ledgers import contents_of
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from told import Told, environment
 from under_way import UnderWay
 
@@ -30,23 +30,9 @@ STAYS = NOTE + "until test -e go; do sleep 0.05; done; exit 7"
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(databases: RealTime) -> str:
     """A fresh database of each kind whose time passes by itself."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'ledger.db'}"
-        return
-    server: PostgresServer = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    url = server.create_database()
-    migrate(url)
-    yield url
-    server.drop_database(url)
+    return databases.create()
 
 
 @pytest.fixture
@@ -265,6 +251,28 @@ def test_once_hosts_what_is_queued_and_ends(told: Told, place: Path, monkeypatch
     assert told("verify").code == 0
 
 
+@pytest.mark.usefixtures("marked")
+def test_once_that_leaves_what_is_queued_because_of_its_own_trouble_fails(
+    file_url: str, told: Told, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a cron job must not pass for one that has done its work."""
+
+    def prepare(*_: object) -> None:
+        raise LaunchFailed("too many open files")
+
+    with Ledger.open(file_url) as ledger:
+        run_ids = [submit(ledger, place, NOTE) for _ in range(4)]
+        with monkeypatch.context() as patched:
+            patched.setattr(Launcher, "prepare", prepare)
+            worked = told("work", "--once", "--concurrency", "1")
+        assert worked.code == 1, worked
+        assert "hosting failed; what is still queued was left" in worked.err
+        # One was spoiled, and whoever has no trouble goes on with the rest.
+        assert [status(ledger, run_id) for run_id in run_ids] == [RunStatus.FAILED] + [RunStatus.QUEUED] * 3
+        assert told("work", "--once", "--concurrency", "1").code == 0
+        assert ran(place) == run_ids[1:]
+
+
 COMMANDS_IN_TROUBLE = (
     ("--", "true"),
     ("--task", "t", "--project", "p", "--", "sh", "-c", "exit 3"),
@@ -300,12 +308,37 @@ def test_a_submitted_command_has_the_workers_environment(
 
 
 def test_a_key_submits_once(file_url: str, told: Told) -> None:
+    """Another command is no conflict (R2.11), but it is told: in words and to programs."""
     assert environment(file_url)["RUNFACTS_DB"] == file_url
     first = told("submit", "--key", "k", "--json", "--", "true")
+    run_id = first.json["run_id"]
+    assert first.json == {"run_id": run_id, "status": "queued", "created": True, "differs": None}
+    same = told("submit", "--key", "k", "--json", "--", "true")
+    assert (same.code, same.json) == (0, first.json | {"created": False})
+    belongs = f"runfacts: the key k belongs to run {run_id}, which is queued"
+    assert same.err == f"{belongs}; it is not run a second time\n"
     again = told("submit", "--key", "k", "--json", "--", "false")
-    assert (again.code, again.json) == (0, first.json)
+    assert (again.code, again.json) == (0, first.json | {"created": False, "differs": "command"})
+    assert again.err == f"{belongs} and has another command: yours was neither kept nor run\n"
     other = told("submit", "--key", "k", "--task", "other", "--json", "--", "true")
     assert (other.code, other.json["error"]["code"]) == (4, "idempotency_conflict")
+
+
+def test_exec_tells_that_the_run_of_its_key_has_another_command(file_url: str, told: Told) -> None:
+    assert environment(file_url)["RUNFACTS_DB"] == file_url
+    run_id = told("submit", "--key", "k", "--json", "--", "true").json["run_id"]
+    belongs = f"runfacts: the key k belongs to run {run_id}, which is"
+    said = told("exec", "--key", "k", "--", "false")
+    assert (said.code, said.err.splitlines()[1]) == (
+        4,
+        f"{belongs} queued and has another command: yours was neither kept nor run",
+    )
+    assert told("work", "--once").code == 0
+    ended = told("exec", "--key", "k", "--", "false")
+    assert (ended.code, ended.err.splitlines()[1]) == (
+        0,
+        f"{belongs} succeeded; yours was not run, and not compared with its command, which is not kept",
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ from runfacts.domain.payloads import (
     RunQueued,
     RunRunning,
 )
+from runfacts.infrastructure.stores.cancellation_queue import read_cancellation_queue
 from runfacts.testing.clock import ManualClock
 from runfacts.testing.given_when_then import given_in
 from runfacts.testing.ledgers import contents_of, sqlite_ledgers
@@ -218,6 +219,28 @@ def test_nobody_looks_after_an_archived_run(ledger: Ledger, source: Ledger, manu
     for table in ("facts", "runs", "attempts", "executions", "recovery_claims", "cancellation_dispatches"):
         assert after[table] == before[table]
     assert report.failed == 0
+
+
+def test_a_stop_that_an_archive_leaves_open_is_called_another_systems(ledger: Ledger, source: Ledger) -> None:
+    claim = running(source)
+    source.request_cancellation(claim.run_id, actor=ANA)
+    asked_ms = source.history(claim.run_id)[-1].recorded_at_ms
+    taken(ledger, exported(source), as_archive=True)
+    own = running(ledger)
+    ledger.request_cancellation(own.run_id, actor=ANA)
+    # It is not proven that it stopped (R6.2), and nobody here is about to prove it (R2.10).
+    first, second = ledger.unproven().items
+    assert (first.run_id, first.attempt_id, first.since_ms, first.reason) == (
+        *(claim.run_id, claim.attempt_id),
+        *(asked_ms, "legacy"),
+    )
+    assert "Another system executed it" in first.diagnosis
+    assert (second.run_id, second.reason) == (own.run_id, "waiting")
+    with pytest.raises(LegacyRun):
+        ledger.confirm_stopped(claim.run_id, actor=BO, because="seen", version=first.version)
+    # What is measured is what somebody has to do here.
+    with ledger.database.reading() as reading:
+        assert {place: state.count for place, state in read_cancellation_queue(reading).items()} == {("pending",): 1}
 
 
 def test_a_lost_run_that_would_be_retried_is_not(ledger: Ledger, source: Ledger) -> None:

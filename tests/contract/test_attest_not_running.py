@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from deliveries import OPERATOR, asked_to_stop, brought_to
+from evidence_doubles import Provider
 from left_rows import execution_of, left_to_operators, put_row, row_of_item, stood
 from racing import overtake
 from runfacts import (
@@ -16,7 +16,6 @@ from runfacts import (
     AttestedLost,
     DedupeConflict,
     Evidence,
-    EvidenceTarget,
     ExecutionOwner,
     InvalidValue,
     LateCallback,
@@ -29,7 +28,6 @@ from runfacts import (
     RunNotFound,
     RunStatus,
     StillRunning,
-    StopAsking,
     Unknown,
     VerbRefused,
 )
@@ -60,22 +58,6 @@ NOBODY = "01890000-0000-7000-8000-000000000001"
 
 def attest(ledger: Ledger, run_id: str, version: int = 2, because: str = "I looked", **other: Any) -> AttestedLost:  # noqa: ANN401
     return ledger.attest_not_running(run_id, actor=OPERATOR, because=because, version=version, **other)
-
-
-@dataclass
-class Provider:
-    """Answers what the test says and remembers what it was asked about."""
-
-    answer: Evidence = field(default_factory=Evidence.not_running)
-    executor_type: str = "batch"
-    required: frozenset[str] = frozenset({"handle"})
-    asked: list[EvidenceTarget] = field(default_factory=list)
-
-    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
-        """See ``EvidenceProvider``."""
-        assert (timeout_ms, cancelled.is_set()) == (5_000, False)
-        self.asked.append(target)
-        return self.answer
 
 
 def manual_at(ledger: Ledger, clock: ManualClock, status: str = "running") -> AttemptClaim:

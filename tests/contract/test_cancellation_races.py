@@ -104,7 +104,7 @@ def test_what_was_begun_since_the_time_was_read_is_no_clock_that_stepped_back(
         return other.rearm(asked.run_id, actor=OPERATOR, because="mended", version=2, delay_ms=day_ms)
 
     slow, _ = overtake(
-        ledger_factory, lambda one: claim_answer(one, asked, ONE), begin, step="sql:before:select_dispatch"
+        ledger_factory, lambda one: claim_answer(one, asked, ONE), begin, step="sql:before:select_dispatch_to_claim"
     )
     if one_writer(ledger):
         assert isinstance(slow, DispatchClaimed if stage == "leased" else DispatchNotClaimed)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runfacts import AttemptStatus, IntentKind, Ledger, RunStatus
+from runfacts import AttemptStatus, IntentKind, Ledger, ProjectionName, RunStatus
 from runfacts.domain import facts as facts_module
 from runfacts.domain.cancellation.results import DispatchStatus
 from runfacts.domain.canonical import GENESIS
@@ -116,6 +116,14 @@ def test_a_history_of_an_older_version_and_of_unknown_types_replays_and_is_repor
     assert (report.differences, report.unknown_types) == ((), {"run.teleported": 1, "run.audited": 1})
     with ledger.database.reading() as reading:
         assert count_unknown_types(reading) == {"run.teleported": 1, "run.audited": 1}
+    # Views leave out what they do not know, and say how much; what went through an upcaster is in them.
+    (line,) = ledger.statistics(by="task").items
+    assert (line.created, line.attempts, line.succeeded) == (2, 2, 2)
+    ledger.project()
+    assert [(health.unknown, health.set_aside) for health in ledger.projections()] == [(2, 0), (2, 0)]
+    rebuilt = [ledger.rebuild(name) for name in ProjectionName]
+    assert [(one.facts, one.unknown, one.set_aside) for one in rebuilt] == [(report.facts, 2, 0)] * 2
+    assert ledger.statistics(by="task").items == (line,)
     out = [line["hash"] for line in ledger.export_runs([older, later])]
     assert out == [fact.hash for run in recorded(BY_HAND).values() for fact in run.facts]
 

@@ -7,7 +7,6 @@ R2.5, R6.2, R7.4 to R7.6, R8.2, R13.1, R13.2.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from deliveries import (
     settled_with,
     stored,
 )
+from evidence_doubles import Provider
 from runfacts import (
     AttemptStatus,
     DedupeConflict,
@@ -442,22 +442,6 @@ def test_no_verb_is_for_runs_of_others_or_runs_that_are_not_there(ledger: Ledger
 
 
 # confirm_stopped
-
-
-@dataclass
-class Provider:
-    """Answers what the test says and remembers what it was asked about."""
-
-    answer: Evidence = field(default_factory=Evidence.not_running)
-    executor_type: str = "batch"
-    required: frozenset[str] = frozenset({"handle"})
-    asked: list[EvidenceTarget] = field(default_factory=list)
-
-    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
-        """See ``EvidenceProvider``."""
-        assert (timeout_ms, cancelled.is_set()) == (5_000, False)
-        self.asked.append(target)
-        return self.answer
 
 
 @pytest.mark.parametrize(

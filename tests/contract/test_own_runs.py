@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 
 import pytest
 
@@ -11,6 +12,7 @@ from runfacts import Actor, AttemptClaim, DatabaseBusy, IntentKind, InvalidValue
 from runfacts.domain.cancellation.controllers import Controllers, StopResult
 from runfacts.domain.cancellation.results import DispatchResult
 from runfacts.domain.cancellation.supervisor import Diagnostic, Diagnostics
+from runfacts.infrastructure.lifecycle import Bell
 from runfacts.infrastructure.own_run import OwnRuns
 from runfacts.infrastructure.stores.stop_states import StopState
 from runfacts.infrastructure.supervision import dispatcher_of
@@ -18,14 +20,19 @@ from runfacts.testing.clock import EPOCH_MS, ManualClock
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, WORKER, queued, types, unchanged
 from stoppers import Stopper
-from waiting import until
+from waiting import PATIENCE_S, until
 
 HOST = Actor.worker("host-1")
 HOUR = 3_600_000
 
 
 def own_runs(
-    ledger: Ledger, stopper: Stopper, tell: Callable[[Diagnostic], None] = lambda _: None, *, interval_ms: int = 1_000
+    ledger: Ledger,
+    stopper: Stopper,
+    tell: Callable[[Diagnostic], None] = lambda _: None,
+    *,
+    interval_ms: int = 1_000,
+    bell: Callable[[], Bell] | None = None,
 ) -> OwnRuns:
     diagnostics = Diagnostics(tell)
     return OwnRuns(
@@ -34,7 +41,7 @@ def own_runs(
         actor=HOST,
         interval_ms=interval_ms,
         drain_ms=30_000,
-        bell=ledger.cancellation_bell,
+        bell=bell or ledger.cancellation_bell,
         diagnostics=diagnostics,
     )
 
@@ -304,3 +311,53 @@ def test_it_looks_again_when_a_delivery_that_failed_is_due_and_not_only_at_its_i
         manual_clock.advance(100)
         until(lambda: stopper.asked == [asked.run_id] * 2)
     assert own.stop()
+
+
+class SlowBell:
+    """Wakes its thread only when it has rung twice: the host is told to leave before its thread has woken."""
+
+    def __init__(self) -> None:
+        self.waited_at = Event()
+        self._rung = 0
+        self._enough = Event()
+
+    def wait(self, timeout_s: float) -> bool:
+        """See ``Bell``."""
+        del timeout_s
+        self.waited_at.set()
+        return self._enough.wait(PATIENCE_S)
+
+    def wake(self) -> None:
+        """See ``Bell``."""
+        self._rung += 1
+        if self._rung > 1:
+            self._enough.set()
+
+    def close(self) -> None:
+        """See ``Bell``."""
+
+
+def test_a_cancellation_that_was_asked_for_is_recorded_although_the_host_is_told_to_leave_at_once(
+    ledger: Ledger,
+) -> None:
+    claim = brought_to(ledger, "running")
+    bell = SlowBell()
+    own = own_runs(ledger, Stopper(), bell=lambda: bell)
+    own.start()
+    assert bell.waited_at.wait(PATIENCE_S)
+    own.ask_to_stop(claim.run_id, actor=ANA, kind=IntentKind.USER, reason="Ctrl-C at the host")
+    assert own.stop()
+    assert types(ledger, claim.run_id)[-1] == "run.cancel_requested"
+
+
+def test_a_host_that_leaves_without_a_database_leaves_all_the_same(ledger: Ledger) -> None:
+    claim = brought_to(ledger, "running")
+    told: list[Diagnostic] = []
+    bell = SlowBell()
+    own = own_runs(ledger, Stopper(), told.append, bell=lambda: bell)
+    own.start()
+    assert bell.waited_at.wait(PATIENCE_S)
+    own.ask_to_stop(claim.run_id, actor=ANA, kind=IntentKind.USER, reason="Ctrl-C at the host")
+    ledger.database.close_for_good()
+    assert own.stop()
+    assert [(failed.part, failed.error) for failed in told] == [("own_runs", "DatabaseUnreachable")]

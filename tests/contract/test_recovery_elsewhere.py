@@ -26,6 +26,29 @@ def hosted_elsewhere(ledger: Ledger, executor_type: str, scope: str) -> str:
     return run_id
 
 
+def test_full_pages_of_ones_own_do_not_hide_a_machine_that_never_comes_back(
+    ledger: Ledger, manual_clock: ManualClock
+) -> None:
+    gone = hosted_elsewhere(ledger, "batch", "gone")
+    manual_clock.advance(LEASE_MS + UNSERVED_MS)
+    for _ in range(17):
+        hosted_elsewhere(ledger, "batch", "here")
+    manual_clock.advance(LEASE_MS)
+
+    def page(limit: int) -> list[tuple[str, bool]]:
+        claims = ledger.claim_recoveries(
+            Purpose.RECOVERY, owner="one", served=frozenset({("batch", "here")}), limit=limit
+        )
+        ledger.give_back(claims)
+        return [(claim.scope, claim.foreign) for claim in claims]
+
+    # One's own come first, but for one place.
+    assert page(1) == [("here", False)]
+    assert page(2) == [("here", False), ("gone", True)]
+    assert page(16) == [("here", False)] * 15 + [("gone", True)]
+    assert ledger.run(gone).status == "running"
+
+
 @pytest.mark.parametrize(("executor_type", "looked"), [(EXECUTOR_TYPE, 1), ("remote-worker", 0)])
 def test_a_worker_says_nothing_of_what_another_machine_ran_and_an_operator_is_asked(
     ledger: Ledger, manual_clock: ManualClock, executor_type: str, looked: int

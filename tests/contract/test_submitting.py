@@ -136,11 +136,32 @@ def test_a_key_submits_once(ledger_factory: ThrowAwayLedgers) -> None:
     ledger, other = ledger_factory(), ledger_factory()
     run_id = submitted(ledger, idempotency_key="k")
     with unchanged(ledger):
-        answer = other.submit(["other"], actor=ANA, cwd="/", idempotency_key="k")
-    assert answer == AlreadyCreated(ledger.run(run_id))
+        answer = other.submit(ARGV, actor=ANA, cwd="/srv", idempotency_key="k")
+    assert answer == AlreadyCreated(ledger.run(run_id), differs=None)
     with unchanged(ledger), pytest.raises(IdempotencyConflict):
         other.submit(ARGV, actor=ANA, cwd="/srv", task="another", idempotency_key="k")
     assert ledger.command_of(run_id) == StoredCommand(ARGV, "/srv")
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "differs"), [(["other"], "/srv", "command"), (["other"], "/", "command"), (ARGV, "/", "directory")]
+)
+def test_another_command_of_a_key_is_told_and_changes_nothing(
+    ledger: Ledger, argv: list[str], cwd: str, differs: str
+) -> None:
+    """Only another task or policy is a conflict (R2.11); but nobody shall think that his command will run."""
+    run_id = submitted(ledger, idempotency_key="k")
+    with unchanged(ledger):
+        answer = ledger.submit(argv, actor=ANA, cwd=cwd, idempotency_key="k")
+    assert answer == AlreadyCreated(ledger.run(run_id), differs=differs)  # type: ignore[arg-type] # as parametrized
+    assert ledger.command_of(run_id) == StoredCommand(ARGV, "/srv")
+
+
+def test_the_command_of_a_run_that_has_ended_cannot_be_compared(ledger: Ledger) -> None:
+    run_id = submitted(ledger, idempotency_key="k")
+    ledger.request_cancellation(run_id, actor=ANA)
+    answer = ledger.submit(["other"], actor=ANA, cwd="/", idempotency_key="k")
+    assert answer == AlreadyCreated(ledger.run(run_id), differs=None)
 
 
 def test_what_cannot_be_kept_is_refused_and_nothing_is_written(ledger: Ledger) -> None:

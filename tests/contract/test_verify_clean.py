@@ -7,6 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from runfacts import Actor, Ledger, RunNotFound, VerifyReport
+from runfacts.infrastructure.stores import verify
 from runfacts.testing.ledgers import ThrowAwayLedgers
 from stages import ANA, created, finished, running
 from tampering import change, owner_of
@@ -38,6 +39,30 @@ def test_more_runs_than_a_page_are_all_verified(ledger: Ledger) -> None:
     report = ledger.verify(progress=lambda *so_far: heard.append(so_far))
     assert (report.clean, report.runs, report.facts) == (True, 201, 201)
     assert heard == [(number, number) for number in range(1, len(ids) + 1)]
+
+
+def test_runs_that_are_read_together_are_verified_as_each_alone(
+    ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = [finished(ledger) for _ in range(4)]
+    running(ledger)
+    created(ledger)
+    ledger.project()
+    with owner_of(database_url) as owner:
+        change(owner, "facts", {"run_id": claims[0].run_id, "sequence": 3}, "project", "other")
+        # Each says that it is the other Run's; another's Attempt is of a Run that nothing else is known of.
+        change(owner, "executions", {"attempt_id": claims[1].attempt_id}, "run_id", claims[2].run_id)
+        change(owner, "executions", {"attempt_id": claims[2].attempt_id}, "run_id", claims[1].run_id)
+        change(owner, "attempts", {"attempt_id": claims[3].attempt_id}, "run_id", OTHER_ID)
+    reports = []
+    # Alone; two at a time; all.
+    for together in (0, 18, 500):
+        monkeypatch.setattr(verify, "_FACTS_TOGETHER", together)
+        reports.append(ledger.verify())
+    assert reports[0] == reports[1] == reports[2]
+    named = {found.run_id for found in reports[0].differences}
+    assert named == {*(claim.run_id for claim in claims), OTHER_ID}
+    assert (reports[0].runs, reports[0].facts) == (7, 44)
 
 
 def test_a_clean_ledger_is_clean_while_writers_go_on(ledger_factory: ThrowAwayLedgers) -> None:

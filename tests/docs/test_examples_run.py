@@ -2,7 +2,7 @@
 Every block of Python on the project's pages is run as it stands.
 
 A page's blocks are one session, from top to bottom. ``docs/api.md`` runs on every database (its ``url``); blocks that
-hold tests are given to pytest, as a reader would.
+hold tests are given to pytest, as a reader would. The chapters of the guide are in test_the_guide.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from runfacts.infrastructure.database.statements import read_sql
 
 API = ROOT / "docs" / "api.md"
 TESTING = ROOT / "docs" / "testing.md"
-OTHERS = [page for page in PAGES if page not in {API, TESTING} and python_blocks(page)]
+GUIDE = ROOT / "docs" / "guide"
+OTHERS = [page for page in PAGES if page not in {API, TESTING} and page.parent != GUIDE and python_blocks(page)]
 
 
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.name)

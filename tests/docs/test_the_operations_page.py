@@ -8,7 +8,7 @@ from pages import ROOT, prose, rows, section
 from runfacts.domain.cancellation.operators import DIAGNOSES
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
 from runfacts.domain.recovery.claims import ManualReason
-from runfacts.infrastructure.stores.operator_queues import ON_A_WORD, unproven_reason
+from runfacts.infrastructure.stores.operator_queues import LEGACY, ON_A_WORD, unproven_reason
 
 PAGE = ROOT / "docs" / "operations.md"
 
@@ -25,7 +25,8 @@ def test_every_reason_of_a_blocked_delivery_is_on_the_page_and_no_other() -> Non
 
 def test_every_reason_of_an_unproven_stop_is_on_the_page_and_no_other() -> None:
     without_result = [None, *(status.value for status in DispatchStatus if status is not DispatchStatus.BLOCKED)]
-    assert reasons("Unproven") == {unproven_reason(status, None)[0] for status in without_result} | set(ON_A_WORD)
+    under_way = {unproven_reason(status, None)[0] for status in without_result}
+    assert reasons("Unproven") == under_way | {LEGACY} | set(ON_A_WORD)
 
 
 def test_every_reason_of_a_recovery_that_waits_for_an_operator_is_on_the_page_and_no_other() -> None:

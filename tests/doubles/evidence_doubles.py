@@ -19,6 +19,22 @@ def target_for(executor_type: str = "batch", scope: str = "here") -> EvidenceTar
 
 
 @dataclass
+class Provider:
+    """Answers an operator's verb what the test says, and remembers what it was asked about."""
+
+    answer: Evidence = field(default_factory=Evidence.not_running)
+    executor_type: str = "batch"
+    required: frozenset[str] = frozenset({"handle"})
+    asked: list[EvidenceTarget] = field(default_factory=list)
+
+    def inspect(self, target: EvidenceTarget, *, timeout_ms: int, cancelled: StopAsking) -> Evidence:
+        """See ``EvidenceProvider``."""
+        assert (timeout_ms, cancelled.is_set()) == (5_000, False)
+        self.asked.append(target)
+        return self.answer
+
+
+@dataclass
 class Saying:
     """Says what it is told to, whatever that is."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runfacts.domain.actors import Actor
+from runfacts.domain.decisions import Decision
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import Draft, History, RecordedBy
 from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
@@ -127,3 +130,10 @@ def facts_of(*drafts: Draft, run_id: str = RUN) -> tuple[Fact, ...]:
 def types(drafts: tuple[Draft, ...]) -> list[str]:
     """The types of what a decision wants recorded."""
     return [draft.payload.TYPE for draft in drafts]
+
+
+def recorded(decide: Callable[[History], Decision], before: History) -> Decision:
+    """Give a decision, seen to be one that can be recorded."""
+    decision = decide(before)
+    before.record(decision.drafts, BY_ANA)
+    return decision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,10 +92,11 @@ class LeavingHost:
     def _command(self, attempt_id: str, how: How) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         leader, child = (self._root / f"{attempt_id}.{name}" for name in ("leader", "child"))
         note = f"{sys.executable} -I -S {SIGNAL_LOG}"
+        us = str(os.getpid())
         if how == "ends":
-            return (sys.executable, "-I", "-S", str(SIGNAL_LOG), str(leader), how), (leader,)
+            return (sys.executable, "-I", "-S", str(SIGNAL_LOG), str(leader), how, us), (leader,)
         hidden = f"env -u {COOKIE_ATTEMPT} " if how == "hides" else ""
-        return ("sh", "-c", f"{hidden}{note} {child} stays & exec {note} {leader} stays"), (leader, child)
+        return ("sh", "-c", f"{hidden}{note} {child} stays {us} & exec {note} {leader} stays {us}"), (leader, child)
 
 
 def _is_ready(log: Path) -> bool:

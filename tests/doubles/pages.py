@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = tuple(page for place in ("*.md", "docs/*.md", "examples/*/*.md") for page in sorted(ROOT.glob(place)))
+PAGES: Final = tuple(page for place in ("*.md", "docs/**/*.md", "examples/*/*.md") for page in sorted(ROOT.glob(place)))
 
 _FENCED = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -18,12 +18,13 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python on a page."""
+    """A block of code on a page."""
 
     page: Path
     line: int
     """The line of the page on which its first line stands."""
     text: str
+    language: str = "python"
 
     @property
     def name(self) -> str:
@@ -41,14 +42,17 @@ class Block:
         exec(code, namespace)  # noqa: S102 - the examples of our own pages
 
 
-def python_blocks(page: Path) -> Sequence[Block]:
-    """Give a page's blocks of Python, from top to bottom."""
+def blocks(page: Path) -> Sequence[Block]:
+    """Give a page's blocks, from top to bottom."""
     text = page.read_text()
     return [
-        Block(page, text.count("\n", 0, found.start(2)) + 1, found[2])
-        for found in _FENCED.finditer(text)
-        if found[1] == "python"
+        Block(page, text.count("\n", 0, found.start(2)) + 1, found[2], found[1]) for found in _FENCED.finditer(text)
     ]
+
+
+def python_blocks(page: Path) -> Sequence[Block]:
+    """Give a page's blocks of Python, from top to bottom."""
+    return [block for block in blocks(page) if block.language == "python"]
 
 
 def prose(page: Path) -> str:

@@ -1,9 +1,16 @@
-"""Watching and ending real processes in tests: found by a mark in their environment, ended by their own number."""
+"""
+Watching and ending real processes in tests: found by a mark in their environment, ended by their own number.
+
+Run as a program it is the guard of a mark: ``python process_watch.py MARK`` waits until its input ends, which it does
+with the test process, and then ends whatever bears the mark. A test process that is killed cleans up nothing itself.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -44,10 +51,10 @@ def leads_its_session(pid: int, word: str) -> bool:
 
 
 class Marked:
-    """All processes that have a mark in their environment."""
+    """All processes that have a mark in their environment; a new mark where none is given."""
 
-    def __init__(self) -> None:
-        self.mark = str(uuid.uuid4())
+    def __init__(self, mark: str = "") -> None:
+        self.mark = mark or str(uuid.uuid4())
 
     def living(self) -> set[int]:
         """Give the numbers of those that have not ended, this process left out."""
@@ -87,18 +94,36 @@ class Marked:
 
 @contextmanager
 def marked_environment() -> Iterator[Marked]:
-    """Mark everything that is started within the block; at its end nothing of it is left."""
+    """Mark everything that is started within the block; at its end nothing of it is left, nor if this is killed."""
     marked = Marked()
     before = os.environ.get(MARK)
-    os.environ[MARK] = marked.mark
-    try:
-        yield marked
-    finally:
-        if before is None:
-            del os.environ[MARK]
-        else:
-            os.environ[MARK] = before
-        marked.end()
+    with _guarded(marked.mark):
+        os.environ[MARK] = marked.mark
+        try:
+            yield marked
+        finally:
+            if before is None:
+                del os.environ[MARK]
+            else:
+                os.environ[MARK] = before
+            marked.end()
+
+
+@contextmanager
+def _guarded(mark: str) -> Iterator[None]:
+    """Have a guard of a mark within the block. It bears none itself, and no key of the terminal reaches it."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__, mark],
+        env={},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as guard:
+        try:
+            yield
+        finally:
+            guard.kill()
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
@@ -122,3 +147,13 @@ def stopped_at(directory: Path, step: str) -> int:
     pid = int(marker.read_text())
     wait_until(lambda: state_of(pid) in {"T", None}, f"the process at {step} is stopped")
     return pid
+
+
+def main() -> None:
+    """Be the guard of a mark."""
+    sys.stdin.buffer.read()
+    Marked(sys.argv[1]).end()
+
+
+if __name__ == "__main__":
+    main()

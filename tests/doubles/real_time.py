@@ -6,10 +6,23 @@ from pathlib import Path
 from uuid import uuid4
 
 import psycopg
+import pytest
 from psycopg import sql
 
 from runfacts.infrastructure.database.opening import migrate
+from runfacts.testing.plugin import DATABASES
 from runfacts.testing.postgres import PostgresServer, database_name
+
+
+def _usually(*usual: str) -> list[object]:
+    """Give the kinds of databases of the usual run and, after them, those of the long one."""
+    return [*usual, *(pytest.param(name, marks=pytest.mark.long) for name in DATABASES if name not in usual)]
+
+
+FILE_FIRST = _usually("sqlite")
+SERVER_FIRST = _usually("postgresql-18")
+SOME = _usually("sqlite", "postgresql-18")
+"""For ``databases``: each test chooses what it is run with usually; the long run has all three."""
 
 
 class RealTime:

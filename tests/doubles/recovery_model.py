@@ -70,9 +70,7 @@ class Model(World):
     @a_step
     def recovery_snapshot(self, claim: RecoveryClaimed) -> Snapshot:
         """See ``RecoveryClaims``."""
-        history = self.histories[claim.run_id]
-        attempt_id = claim.key.item_id if claim.key.kind is ItemKind.ATTEMPT else None
-        return self.snapshot(history, attempt_id)
+        return self._seen_by(claim)
 
     @a_step
     def apply_lost(
@@ -103,12 +101,15 @@ class Model(World):
         *,
         retry_in_ms: int | None = None,
         manual: ManualReason | None = None,
+        snapshot: Snapshot | None = None,
         failed: bool = False,
     ) -> SettleRecoveryAnswer:
         """See ``RecoveryClaims``."""
         row = self._ours(claim)
         if row is None:
             return RecoveryFenced(claim.key)
+        if snapshot is not None and snapshot != self._seen_by(claim):
+            return RecoveryStale(claim.key)
         row.version += 1
         row.failures = row.failures + 1 if failed else 0
         if manual is not None:
@@ -137,7 +138,9 @@ class Model(World):
 
     def scan_recoveries(self, served: frozenset[tuple[str, str]], *, limit: int) -> RecoveryScan:
         """See ``RecoveryClaims``."""
-        raise NotImplementedError
+        del served, limit
+        msg = "only the gate scans"
+        raise AssertionError(msg)
 
     def snapshot(self, history: History, attempt_id: str | None) -> Snapshot:
         """Read a Run and one Attempt of it, or its latest."""
@@ -208,6 +211,10 @@ class Model(World):
         seen = self.snapshot(history, key.item_id if key.kind is ItemKind.ATTEMPT else None)
         lease = None if seen.execution is None else seen.execution.lease_expires_at_ms
         return seen.run_status, seen.attempt_status, lease, seen.intent_kind
+
+    def _seen_by(self, claim: RecoveryClaimed) -> Snapshot:
+        attempt_id = claim.key.item_id if claim.key.kind is ItemKind.ATTEMPT else None
+        return self.snapshot(self.histories[claim.run_id], attempt_id)
 
     def _claimed(self, key: RecoveryKey, history: History, row: Row, owner: str) -> RecoveryClaimed:
         attempt = history.latest_attempt

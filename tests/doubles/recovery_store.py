@@ -96,11 +96,14 @@ class Store:
         *,
         retry_in_ms: int | None = None,
         manual: ManualReason | None = None,
+        snapshot: Snapshot | None = None,
         failed: bool = False,
     ) -> SettleRecoveryAnswer:
         """See ``RecoveryClaims``."""
         item = claim.key.item_id
         self._called("settle", item)
+        if snapshot is not None and self.answers.get(item) is RecoveryStale:
+            return RecoveryStale(claim.key)
         assert retry_in_ms is None or manual is None
         assert retry_in_ms is None or retry_in_ms > 0
         state = ClaimState.RESOLVED if retry_in_ms is None else ClaimState.RETRY
@@ -116,7 +119,9 @@ class Store:
 
     def scan_recoveries(self, served: frozenset[tuple[str, str]], *, limit: int) -> RecoveryScan:
         """See ``RecoveryClaims``."""
-        raise NotImplementedError
+        del served, limit
+        msg = "only the gate scans"
+        raise AssertionError(msg)
 
     def _apply(
         self,

@@ -82,7 +82,7 @@ class StopScene:
 
     def logging(self, name: str, how: str) -> tuple[str, ...]:
         """Give the command of a logging process."""
-        return (sys.executable, "-I", "-S", SIGNAL_LOG, str(self.root / name), how)
+        return (sys.executable, "-I", "-S", SIGNAL_LOG, str(self.root / name), how, str(os.getpid()))
 
     def shell_logging(self, name: str, how: str) -> str:
         """Give the same for a shell."""

@@ -42,6 +42,11 @@ class Said:
         return first.removeprefix("run ")
 
 
+def refused(said: Said) -> tuple[int, str]:
+    """Give the exit code and the code of the error of a call that was refused with ``--json``."""
+    return said.code, said.json["error"]["code"]
+
+
 class Told:
     """Calls the command in this process, on one database."""
 

@@ -60,3 +60,22 @@ class UnderWay:
         if self._process.poll() is None:
             kill(self._process.pid)
         self._process.wait(DEADLINE_S)
+
+
+def left_by_a_killed_host(url: str, *options: str) -> tuple[str, int]:
+    """Let ``exec`` host a command that stays, kill it, and give the run and the number of the command's process."""
+    host = subprocess.Popen(
+        [*COMMAND, "exec", *options, "--", "sh", "-c", "echo $$; exec sleep 600"],
+        env=environment(url),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stdout is not None
+    assert host.stderr is not None
+    run_id = host.stderr.readline().removeprefix("run ").strip()
+    leader = int(host.stdout.readline())
+    kill(host.pid)
+    host.communicate(timeout=DEADLINE_S)
+    return run_id, leader

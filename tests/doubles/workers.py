@@ -32,6 +32,7 @@ class Job:
     fault: str | None = None
     phase: str | None = None
     step: str | None = None
+    clock: str | None = None
 
 
 @dataclass(frozen=True)

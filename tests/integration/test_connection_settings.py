@@ -12,8 +12,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from runfacts import Ledger, Settings
-from runfacts.domain.errors import DatabaseBusy, DatabaseUnreachable, InvalidSetting
+from runfacts import Actor, Ledger, Settings
+from runfacts.domain.errors import DatabaseBusy, DatabaseReadOnly, DatabaseUnreachable, InvalidSetting
+from runfacts.infrastructure.database.engines import create_sqlite_file
 from runfacts.infrastructure.database.opening import connect, migrate, open_database
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.testing.postgres import PostgresServer
@@ -36,6 +37,25 @@ def test_single_settings_beside_settings_made_before_are_refused_and_nothing_is_
     with pytest.raises(InvalidSetting, match="fact_page is given beside settings"):
         Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}", settings=Settings(), fact_page=3)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_made_while_the_database_was_read_only_is_not_used_when_it_is_so_no_more(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.create_database()
+    migrate(url)
+    actor = Actor.user("ana")
+    with Ledger.open(url) as ledger, psycopg.connect(url, autocommit=True) as connection:
+        run_id = ledger.create(actor=actor, task="t").run.run_id
+        setting = f"ALTER DATABASE {connection.info.dbname} {{}}default_transaction_read_only{{}}"
+        connection.execute(setting.format("SET ", " = on").encode())
+        # Whoever was connected before would go on; this is a server that was restarted so.
+        ledger.database.close()
+        with pytest.raises(DatabaseReadOnly):
+            ledger.queue(run_id, actor=actor)
+        connection.execute(setting.format("RESET ", "").encode())
+        ledger.queue(run_id, actor=actor)
+        assert ledger.run(run_id).status == "queued"
 
 
 def test_a_postgresql_connection_has_our_settings_and_not_its_databases(postgres: PostgresServer) -> None:
@@ -201,3 +221,23 @@ def test_switching_to_the_write_ahead_log_waits_no_longer_than_the_busy_timeout(
     with pytest.raises(DatabaseBusy):
         open_database(f"sqlite:///{tmp_path / 'ledger.db'}", busy_timeout_ms=50)
     holder.close()
+
+
+def test_a_file_that_another_thread_made_meanwhile_keeps_its_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R4.4: a process that closes any descriptor of a file loses all of its locks on it."""
+    path = tmp_path / "ledger.db"
+    with Ledger.open(f"sqlite:///{path}") as ledger:
+        assert ledger.runs().items == ()
+        before = locks_on(path)
+        assert before
+        monkeypatch.setattr("os.path.exists", lambda _: False)
+        create_sqlite_file(path, create=True, create_directory=False)
+        assert locks_on(path) == before
+
+
+def locks_on(path: Path) -> list[str]:
+    """What this process has locked of the file, as the kernel tells it."""
+    file = f":{path.stat().st_ino} "
+    return [line.split(":", 1)[1] for line in Path("/proc/locks").read_text().splitlines() if file in line]

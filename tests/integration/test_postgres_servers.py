@@ -158,13 +158,15 @@ def test_a_stopped_server_is_closed_without_a_signal_to_anybody() -> None:
 
 def test_a_server_ends_with_a_test_process_that_is_killed() -> None:
     program = (
-        "import time\n"
+        "import sys\n"
         "from runfacts.testing.postgres import PostgresServer\n"
         "server = PostgresServer.start(18)\n"
         "print(server.pid(), server.url('postgres'), flush=True)\n"
-        "time.sleep(600)\n"
+        "sys.stdin.read()\n"  # ends with this process
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
         assert owner.stdout is not None
         pid, url = owner.stdout.readline().split()
         assert ask(url, "SELECT 1") == 1

@@ -182,25 +182,32 @@ def test_one_runs_trouble_is_set_aside_and_the_others_go_on(error: Exception) ->
         assert go_on(made) == 4
         assert host.asked == ["a", "b", "c", "d"]
         assert made.counted() == {"seen": 4, "claimed": 3, "succeeded": 3, "error": 1}
+        assert not made.in_trouble
     assert [(item.part, item.error, item.run_id) for item in told] == [("hosted", type(error).__name__, "a")]
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    ("trouble", "words"),
     [
-        DatabaseUnreachable("it is away"),
-        OSError(24, "too many open files"),
-        NeverRan("a", "x", "launch_failed", "", None),
+        (DatabaseUnreachable("it is away"), ("DatabaseUnreachable", "it is away")),
+        (OSError(24, "too many open files"), ("OSError", "")),
+        (NeverRan("a", "x", "launch_failed", "no room", None), ("launch_failed", "no room")),
     ],
 )
-def test_the_workers_own_trouble_spoils_no_other_run(trouble: HostedOutcome | Exception) -> None:
+def test_the_workers_own_trouble_spoils_no_other_run(
+    trouble: HostedOutcome | Exception, words: tuple[str, str]
+) -> None:
     queue = Waiting("a", "b", "c")
     host = Hosting(queue, {"a": trouble})
-    with places(queue, host, concurrency=1, interval_ms=10_000) as (made, _):
+    with places(queue, host, concurrency=1, interval_ms=10_000) as (made, told):
+        before = made.in_trouble
         assert go_on(made) == 1
+        assert (before, made.in_trouble) == (False, True)
         # Twice the interval: it waits longer than usual.
         assert 19_000 < made.pause_ms() <= 20_000
+        assert made.in_trouble
     assert host.asked == ["a"]
+    assert [(item.part, item.error, item.detail, item.run_id) for item in told] == [("hosted", *words, "a")]
 
 
 def test_places_are_waited_for_only_as_long_as_somebody_wants_to() -> None:

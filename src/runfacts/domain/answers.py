@@ -8,6 +8,7 @@ from. Answers that refuse say why in ``reason``, a word that stays the same from
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from runfacts.domain.decisions import Refusal
 from runfacts.domain.facts import Fact
@@ -40,6 +41,11 @@ class AlreadyCreated:
     """A Run with this idempotency key or dedupe key was there; nothing was written (R2.11)."""
 
     run: RunView
+    differs: Literal["command", "directory"] | None = None
+    """What of the given command is another than the one that is kept for the Run, which stays as it is.
+
+    None where it is the same, and where there are no two to compare: a Run that has ended keeps none.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from runfacts.domain.payloads import FACT_TYPES, Payload
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = 253_402_300_799_999
-_SHARED_MAX: Final = 64
+_SHARED_MAX: Final = 256
 
 UPCASTERS: Final[dict[tuple[str, int], Callable[[dict[str, object]], dict[str, object]]]] = {}
 """For (type, version):
@@ -179,7 +179,7 @@ def decode_payload(type_name: str, schema_version: int, text: str) -> Payload:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1_024)
 def _shared(model: type[Payload], text: str) -> Payload:
     """Read a short payload. Most say one of very few things, and being frozen one object can say it for all."""
     return model.model_validate_json(text)

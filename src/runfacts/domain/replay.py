@@ -15,7 +15,7 @@ from runfacts.domain.attempt import Attempt
 from runfacts.domain.cancellation.results import DispatchStatus
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
-from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner, IntentKind, RunStatus
+from runfacts.domain.lifecycle import IntentKind
 from runfacts.domain.payload_parts import Evidence
 from runfacts.domain.payloads import (
     RunCancelDispatchAbandoned,
@@ -28,24 +28,14 @@ from runfacts.domain.payloads import (
     RunRecoveryReleased,
 )
 from runfacts.domain.recovery.claims import ClaimState
-from runfacts.domain.retry import RetryPolicy
 from runfacts.domain.run import RUN_STATUS_AFTER
+from runfacts.domain.views import RecordedAttempt, RecordedRun
 
 
 @dataclass(frozen=True, slots=True)
-class PastAttempt:
+class PastAttempt(RecordedAttempt):
     """One Attempt as it stood."""
 
-    attempt_id: str
-    number: int
-    status: AttemptStatus
-    executor_type: str
-    worker_id: str | None
-    exit_code: int | None
-    signal: int | None
-    error_code: str | None
-    error_summary: str | None
-    observed: str | None
     evidence: Evidence | None
     deadline_at_ms: int | None
     claimed_at_ms: int
@@ -84,23 +74,9 @@ class PastRecovery:
 
 
 @dataclass(frozen=True, slots=True)
-class PastRun:
+class PastRun(RecordedRun):
     """One Run as it stood when its fact number ``version`` had been recorded."""
 
-    run_id: str
-    project: str
-    task: str
-    status: RunStatus
-    version: int
-    execution_owner: ExecutionOwner
-    policy: RetryPolicy
-    idempotency_key: str | None
-    retry_of_run_id: str | None
-    created_at_ms: int
-    updated_at_ms: int
-    """When the last of these facts was recorded."""
-    finished_at_ms: int | None
-    deadline_at_ms: int | None
     attempts: tuple[PastAttempt, ...]
     cancellation: PastCancellation | None
     recovery: PastRecovery | None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from runfacts.domain.errors import InvalidValue
 
@@ -66,6 +66,12 @@ class StoredCommand:
         if not isinstance(argv, list):
             raise InvalidValue("command", "is kept in a form that cannot be read")
         return cls(tuple(argv), cwd)
+
+    def differs_from(self, other: StoredCommand) -> Literal["command", "directory"] | None:
+        """Say in what another command is not the same."""
+        if self.argv != other.argv:
+            return "command"
+        return None if self.cwd == other.cwd else "directory"
 
     def argv_json(self) -> str:
         """Give the arguments as they are kept: a JSON list of texts."""

@@ -38,8 +38,8 @@ class Page(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptView:
-    """One Attempt as it stands."""
+class RecordedAttempt:
+    """What facts say of one Attempt, now or at some moment."""
 
     attempt_id: str
     number: int
@@ -52,6 +52,12 @@ class AttemptView:
     error_summary: str | None
     observed: str | None
     """What was reported, where a cancellation had been requested first (R6.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView(RecordedAttempt):
+    """One Attempt as it stands."""
+
     lease: LeaseState
     lease_expires_at_ms: int
     deadline_at_ms: int | None
@@ -124,8 +130,8 @@ class RunSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
-    """One Run as it stands, with its Attempts."""
+class RecordedRun:
+    """What facts say of one Run, now or at some moment."""
 
     run_id: str
     project: str
@@ -138,8 +144,15 @@ class RunView:
     retry_of_run_id: str | None
     created_at_ms: int
     updated_at_ms: int
+    """When the last of these facts was recorded."""
     finished_at_ms: int | None
     deadline_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView(RecordedRun):
+    """One Run as it stands, with its Attempts."""
+
     retry_due_at_ms: int | None
     attempts: tuple[AttemptView, ...]
     cancellation: CancellationView | None

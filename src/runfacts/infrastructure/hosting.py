@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from runfacts.domain.actors import Actor
 from runfacts.domain.answers import LateCallback, Repeated
-from runfacts.domain.cancellation.supervisor import FAILED, Diagnostics, Stopping
+from runfacts.domain.cancellation.supervisor import FAILED, Diagnostic, Diagnostics, Stopping
 from runfacts.domain.errors import DatabaseCorrupt, DatabaseError, UnsupportedPlatform
 from runfacts.domain.stored_commands import StoredCommand
 from runfacts.domain.views import Page
@@ -160,6 +160,11 @@ class HostingPlaces:
         with self._lock:
             return len(self._hosting)
 
+    @property
+    def in_trouble(self) -> bool:
+        """Whether a Run could not be hosted for the worker's own reasons, and none has been since."""
+        return self._troubles > 0
+
     def take(self, stopping: Stopping) -> int:
         """Begin to host what is queued until every place is taken or none is left; give how many were begun."""
         begun = 0
@@ -271,6 +276,7 @@ class HostingPlaces:
         with self._lock:
             self._counts["claimed"] += 1
         if isinstance(outcome, NeverRan) and outcome.reason != "attempt_ended":
+            self._diagnostics.tell(Diagnostic(PART, outcome.reason, outcome.detail, run_id))
             self._own_trouble()
         elif isinstance(outcome, Ended):
             self._troubles = 0

@@ -26,7 +26,9 @@ from runfacts.domain.measures import (
     QueueState,
 )
 from runfacts.infrastructure.api.archives import Archives
-from runfacts.infrastructure.api.cancellation import Cancellation
+from runfacts.infrastructure.api.arguments import checks_arguments
+from runfacts.infrastructure.api.cancellation_delivery import CancellationDelivery
+from runfacts.infrastructure.api.cancellation_requests import CancellationRequests
 from runfacts.infrastructure.api.feed import Feed
 from runfacts.infrastructure.api.projecting import Projecting
 from runfacts.infrastructure.api.receipts import Receipts
@@ -52,8 +54,24 @@ if TYPE_CHECKING:
     from runfacts.infrastructure.working import Working
 
 
-class Ledger(Work, Cancellation, Receipts, Recovery, RecoveryOperators, Feed, Replays, Archives, Projecting):
-    """What happened to every Run and Attempt, and the commands that make it happen."""
+@checks_arguments
+class Ledger(
+    Work,
+    CancellationRequests,
+    CancellationDelivery,
+    Receipts,
+    Recovery,
+    RecoveryOperators,
+    Feed,
+    Replays,
+    Archives,
+    Projecting,
+):
+    """What happened to every Run and Attempt, and the commands that make it happen.
+
+    Every method looks at the types of its arguments before it does anything: a wrong one is ``InvalidValue``, which
+    names the argument.
+    """
 
     def __init__(
         self,

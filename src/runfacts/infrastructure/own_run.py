@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 from typing import Final, Protocol
 
 from runfacts.domain.actors import Actor
@@ -25,6 +24,7 @@ from runfacts.domain.cancellation.supervisor import FAILED, Counters, Diagnostic
 from runfacts.domain.cancellation.terms import AlreadyRequested, AlreadyTerminal, CancelRequested, DispatchCandidate
 from runfacts.domain.errors import NotAllowed, NotFound, RunfactsError
 from runfacts.domain.lifecycle import IntentKind
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.lifecycle import Bell, LifecycleRunner
 from runfacts.infrastructure.stores.stop_states import StopState
 
@@ -88,7 +88,7 @@ class OwnRuns:
         self._diagnostics = diagnostics
         self._presence = presence
         self._wishes: deque[_Wish] = deque()
-        self._lock = Lock()
+        self._lock = ForkedLock()
         self._hosted: set[str] = set()
         self._next_at_s: float | None = None
         self._runner = LifecycleRunner(
@@ -106,8 +106,15 @@ class OwnRuns:
         self._runner.start()
 
     def stop(self, drain_ms: int | None = None) -> bool:
-        """End it; wait for a delivery under way, at most ``drain_ms``, and tell whether all has ended."""
-        return self._runner.stop(drain_ms)
+        """End it; wait for a delivery under way, at most ``drain_ms``, and tell whether all has ended.
+
+        What was asked for here and is not recorded yet is recorded then, if the database takes it (R10.5).
+        """
+        ended = self._runner.stop(drain_ms)
+        if ended:
+            # Stopped between the wish and the cycle that was to record it.
+            self._record_wishes(Counter())
+        return ended
 
     def wake(self) -> None:
         """Look now: something about a Run has changed. Safe in a signal handler."""

@@ -7,13 +7,13 @@ rows it is known when one machine id names two machines. On SQLite there is one 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.processes.machine import MachineIdentity
 from runfacts.infrastructure.stores.workers import see_worker
 
@@ -38,7 +38,7 @@ class WorkerPresence:
         self._machine = machine
         self._monotonic = monotonic
         self._next_at_s: float | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
 
     def beat(self) -> bool:
         """Say that the worker is there, at most every 30 s; tell whether that was written (``DatabaseError``).

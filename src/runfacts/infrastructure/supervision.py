@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from enum import StrEnum
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -123,6 +124,7 @@ class Supervision:
         wanted = frozenset(Duty(duty) for duty in duties)
         found = list(controllers)
         if local:
+            _import_what_cycles_use()
             found.append(local_controller(ledger, held))
         self._controllers = Controllers(found)
         self._providers = tuple(providers)
@@ -277,6 +279,12 @@ class Supervision:
         del stopping
         requested = self._ledger.request_due_deadlines(actor=self._actor)
         return {"seen": requested, "claimed": 0, "requested": requested}
+
+
+def _import_what_cycles_use() -> None:
+    """Import before there is a thread: a child that was forked while one imports would wait for the same module."""
+    for name in ("collect", "keeper_evidence", "local_receipts", "on_a_ledger"):
+        import_module(f"runfacts.infrastructure.processes.{name}")
 
 
 def local_controller(ledger: Ledger, held: HeldPidfds | None) -> ExecutionController:

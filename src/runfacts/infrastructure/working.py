@@ -105,6 +105,11 @@ class Working:
         """Whether it may take queued Runs: it has passed the startup gate, or none was asked for (R11.9)."""
         return self._admitted
 
+    @property
+    def in_trouble(self) -> bool:
+        """Whether the last Run that it tried could not be hosted for a reason of its own, so that it waits."""
+        return self._places.in_trouble
+
     def start(self) -> None:
         """Begin, in threads that keep no process alive.
 

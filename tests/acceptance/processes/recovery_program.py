@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from forked_jobs import Said, fork_each
 from runfacts import Actor, Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
 from runfacts.domain.limits import Settings
@@ -63,18 +64,6 @@ class Job:
     """What this worker does, everything if left out."""
     answers: str | None = None
     """The directory where this worker's provider of the executor type ``batch`` finds what to answer."""
-
-
-class Said:
-    """What one process has to say."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, event: str, **more: object) -> None:
-        """Say one line; lines of several processes do not mix."""
-        said = {"worker": self._name, "pid": os.getpid(), "event": event} | more
-        os.write(1, f"{json.dumps(said)}\n".encode())
 
 
 class Faults:
@@ -191,22 +180,8 @@ def run(job: Job) -> None:
 
 
 def main() -> None:
-    """Fork the processes and say how each of them ended."""
-    names = {}
-    for fields in json.loads(sys.argv[1]):
-        job = Job(**fields)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                run(job)
-            except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent
-                sys.excepthook(*sys.exc_info())
-                os._exit(1)
-            os._exit(0)
-        names[pid] = job.name
-    while names:
-        pid, status = os.waitpid(-1, 0)
-        Said(names.pop(pid))("ended", code=os.waitstatus_to_exitcode(status))
+    """Fork the processes that are asked for."""
+    fork_each([Job(**fields) for fields in json.loads(sys.argv[1])], run)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,21 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from forked_jobs import Said, fork_each
 from runfacts import Ledger
 from runfacts.domain.cancellation.supervisor import Diagnostic, SupervisorReport
-from runfacts.infrastructure.api.cancellation import ClaimOfDispatch, SettleAnswer
+from runfacts.domain.limits import Settings
+from runfacts.infrastructure.api.cancellation_delivery import ClaimOfDispatch, SettleAnswer
 from runfacts.infrastructure.processes.local_controller import LocalController
 from runfacts.infrastructure.processes.pidfds import Pidfds, Sent
+from stepped_clock import SteppedClock
 
 INTERVAL_MS: Final = 250
 
@@ -45,18 +50,8 @@ class Job:
     """During what it is met: ``claim``, ``settle``, or neither of the two."""
     step: str | None = None
     """At which step."""
-
-
-class Said:
-    """What one worker has to say."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def __call__(self, event: str, **more: object) -> None:
-        """Say one line; lines of several processes do not mix."""
-        said = {"worker": self._job.name, "pid": os.getpid(), "event": event} | more
-        os.write(1, f"{json.dumps(said)}\n".encode())
+    clock: str | None = None
+    """The file that says by how much the wall clock is off; this machine's own clock if left out."""
 
 
 class SayingPidfds(Pidfds):
@@ -68,7 +63,8 @@ class SayingPidfds(Pidfds):
     def send(self, pidfd: int, number: signal.Signals, *, group: bool = False) -> Sent:
         """See ``Pidfds``."""
         sent = super().send(pidfd, number, group=group)
-        self._say("sent", signal=number.name, answer=sent.value)
+        at_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        self._say("sent", signal=number.name, answer=sent.value, at_boot_ms=at_ms)
         return sent
 
 
@@ -80,6 +76,7 @@ class PhasedLedger(Ledger):
     def claim_dispatch(self, *arguments: Any, **more: Any) -> ClaimOfDispatch:  # noqa: ANN401 - those of the ledger
         """See ``Ledger``."""
         self.phase = "claim"
+        self.database.steps.reached("asked")
         try:
             return super().claim_dispatch(*arguments, **more)
         finally:
@@ -138,7 +135,7 @@ _FAULTS: Final[dict[str, Callable[[str], None]]] = {
 def work(job: Job) -> None:
     """Deliver cancellations until SIGTERM."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    say = Said(job)
+    say = Said(job.name)
     fault = Fault(job, say)
 
     def failed(diagnostic: Diagnostic) -> None:
@@ -147,7 +144,9 @@ def work(job: Job) -> None:
     def counted(report: SupervisorReport) -> None:
         say("cycle", counters=report.counters["cancellation"])
 
-    with PhasedLedger.open(job.url, steps=fault, cancel_lease_ms=job.lease_ms, grace_ms=job.grace_ms) as ledger:
+    clock = None if job.clock is None else SteppedClock(Path(job.clock))
+    settings = Settings.from_sources({"cancel_lease_ms": job.lease_ms, "grace_ms": job.grace_ms}, os.environ)
+    with PhasedLedger.open(job.url, clock=clock, steps=fault, settings=settings) as ledger:
         fault.ledger = ledger
         pidfds = SayingPidfds(say)
         controller = LocalController(ledger.machine(), grace_ms=job.grace_ms, pidfds=pidfds, steps=fault)
@@ -164,22 +163,8 @@ def work(job: Job) -> None:
 
 
 def main() -> None:
-    """Fork the workers and say how each of them ended."""
-    names = {}
-    for fields in json.loads(sys.argv[1]):
-        job = Job(**fields)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                work(job)
-            except BaseException:  # noqa: BLE001 - a forked process must not go on as its parent
-                sys.excepthook(*sys.exc_info())
-                os._exit(1)
-            os._exit(0)
-        names[pid] = job
-    while names:
-        pid, status = os.waitpid(-1, 0)
-        Said(names.pop(pid))("ended", code=os.waitstatus_to_exitcode(status))
+    """Fork the processes that are asked for."""
+    fork_each([Job(**fields) for fields in json.loads(sys.argv[1])], work)
 
 
 if __name__ == "__main__":

@@ -263,7 +263,8 @@ def test_a_host_holds_its_command_until_the_group_is_gone(bench: Bench, pidfds: 
     held = HeldPidfds()
     steps = CallAt("launch:after:gate", lambda: ledger.cancel(RUN))
     host = LocalHost(ledger, bench.launcher, bench.places, held=held, steps=steps, poll_ms=10)
-    command = Command(("sh", "-c", "env -i sleep 600 & exit 7"))
+    # It bears no mark: where the tests are killed, only this ends it.
+    command = Command(("sh", "-c", f"env -i tail --pid={os.getpid()} -f /dev/null & exit 7"))
     with ThreadPoolExecutor(1) as pool:
         hosted = pool.submit(host.run, RUN, command, actor=Actor.executor("local"))
         wait_until(lambda: any("pid" in attempt for attempt in ledger.attempts().values()), "its process is recorded")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from histories import (
@@ -14,6 +12,7 @@ from histories import (
     SECOND,
     attempt_in,
     history,
+    recorded,
     run_in,
     types,
 )
@@ -43,13 +42,6 @@ from runfacts.domain.retry import RetryPolicy
 USER, TIMEOUT = IntentKind.USER, IntentKind.TIMEOUT
 CLAIMED = AttemptClaimed(number=1, executor_type="local")
 ENDED = ["succeeded", "failed", "cancelled", "timed_out"]
-
-
-def recorded(decide: Callable[[History], Decision], before: History) -> Decision:
-    """The decision, seen to be one that can be recorded."""
-    decision = decide(before)
-    before.record(decision.drafts, BY_ANA)
-    return decision
 
 
 def test_creating_records_that_the_run_exists() -> None:

@@ -14,6 +14,7 @@ from histories import (
     SECOND,
     attempt_in,
     history,
+    recorded,
     run_in,
     running_under,
     types,
@@ -40,13 +41,6 @@ from runfacts.domain.retry import RetryPolicy
 USER, TIMEOUT = IntentKind.USER, IntentKind.TIMEOUT
 CLAIMED = AttemptClaimed(number=1, executor_type="local")
 ENDED = ["succeeded", "failed", "cancelled", "timed_out"]
-
-
-def recorded(decide: Callable[[History], Decision], before: History) -> Decision:
-    """The decision, seen to be one that can be recorded."""
-    decision = decide(before)
-    before.record(decision.drafts, BY_ANA)
-    return decision
 
 
 def finish(outcome: Outcome, *, group_left: bool = False, now_ms: int = NOW_MS) -> Callable[[History], Decision]:

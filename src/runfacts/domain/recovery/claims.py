@@ -144,7 +144,7 @@ class RecoveryApplied:
 
 
 ApplyAnswer = RecoveryApplied | RecoveryStale | RecoveryFenced
-SettleRecoveryAnswer = RecoverySettled | RecoveryFenced
+SettleRecoveryAnswer = RecoverySettled | RecoveryStale | RecoveryFenced
 
 PAGE_MAX: Final = 128
 """The most items that one page may hold (R11.1)."""

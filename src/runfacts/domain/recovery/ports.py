@@ -82,12 +82,14 @@ class RecoveryClaims(Protocol):
         *,
         retry_in_ms: int | None = None,
         manual: ManualReason | None = None,
+        snapshot: Snapshot | None = None,
         failed: bool = False,
     ) -> SettleRecoveryAnswer:
         """End the term: resolved, or ``retry_in_ms``, or ``manual``, fenced by owner, token, version and time (R11.7).
 
         ``failed`` counts one more exception in a row; any other settle forgets them. ``manual`` records
-        ``run.recovery_manual``, once per snapshot (R11.10).
+        ``run.recovery_manual``, once per snapshot (R11.10). The ``snapshot`` is what such a verdict was given on: where
+        the Run is not that any more, the answer is stale, and the term goes on.
         """
         ...
 

@@ -186,7 +186,7 @@ class RecoveryProcessor:
             case VerdictKind.RETRY:
                 self._settle_retry(claim, VerdictKind.RETRY, report, verdict.wait_ms)
             case VerdictKind.MANUAL:
-                self._settle_manual(claim, verdict.reason or ManualReason.UNEXPECTED, report)
+                self._settle_manual(claim, verdict.reason or ManualReason.UNEXPECTED, report, snapshot)
             case VerdictKind.RECEIPT if not self._examiner.record_receipt(snapshot):
                 # Somebody else records it, or it turned out to be none: the next look tells.
                 self._settle_retry(claim, VerdictKind.RETRY, report)
@@ -218,9 +218,16 @@ class RecoveryProcessor:
         report.counts[what] += 1
         self._count_fenced(self._claims.settle_recovery(claim), report)
 
-    def _settle_manual(self, claim: RecoveryClaimed, reason: ManualReason, report: RecoveryReport) -> None:
+    def _settle_manual(
+        self, claim: RecoveryClaimed, reason: ManualReason, report: RecoveryReport, snapshot: Snapshot | None = None
+    ) -> None:
+        answer = self._claims.settle_recovery(claim, manual=reason, snapshot=snapshot)
+        if isinstance(answer, RecoveryStale):
+            # What nobody has looked at may not be left to an operator.
+            self._settle_retry(claim, "stale", report)
+            return
         report.counts[VerdictKind.MANUAL] += 1
-        self._count_fenced(self._claims.settle_recovery(claim, manual=reason), report)
+        self._count_fenced(answer, report)
 
     def _settle_retry(
         self, claim: RecoveryClaimed, what: str, report: RecoveryReport, wait_ms: int | None = None

@@ -172,14 +172,7 @@ class AttemptCommands(LedgerCore):
             if path is not None:
                 plain(name, path, _PATH_MAX)
         attempt_id = canonical_id("attempt id", claim.attempt_id)
-        call = self._call(
-            claim.run_id,
-            actor,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-            attempt_id=attempt_id,
-        )
+        call = self._call_on(claim, actor, correlation_id, causation_id, connection)
 
         def decide(moment: Moment, history: History) -> Plan[Started | StartRefused]:
             decisions.require_runtime(history)

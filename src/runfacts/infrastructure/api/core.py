@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from threading import Lock
 from typing import Final
 
 from runfacts.domain.actors import Actor
-from runfacts.domain.answers import Repeated
+from runfacts.domain.answers import AttemptClaim, Repeated
 from runfacts.domain.errors import InvalidValue, RunNotFound
 from runfacts.domain.facts import Fact
 from runfacts.domain.history import History
@@ -19,6 +18,7 @@ from runfacts.domain.texts import is_plain_name
 from runfacts.infrastructure.commands import Call, Caller, Commands
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading
 from runfacts.infrastructure.database.wakeups import CANCELLATIONS
 from runfacts.infrastructure.stores.executions import LeaseTimes
@@ -51,7 +51,7 @@ class LedgerCore:
         # Where the page of overdue Runs begins that is looked at next (R10.4).
         self._overdue_from_ms = 0
         self._refused: Counter[str] = Counter()
-        self._refused_lock = Lock()
+        self._refused_lock = ForkedLock()
 
     @property
     def database(self) -> Database:
@@ -106,6 +106,24 @@ class LedgerCore:
             causation_id,
             connection,
             attempt_id,
+        )
+
+    def _call_on(
+        self,
+        claim: AttemptClaim,
+        actor: Actor,
+        correlation_id: str | None,
+        causation_id: str | None,
+        connection: Caller | None,
+    ) -> Call:
+        """Check a call of whoever executes the claimed Attempt."""
+        return self._call(
+            claim.run_id,
+            actor,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            connection=connection,
+            attempt_id=canonical_id("attempt id", claim.attempt_id),
         )
 
     def _look_for_the_end(self, run: PlacedRun, now_ms: int) -> Change:

@@ -95,10 +95,11 @@ class Reads(LedgerCore):
             until_ms=until_ms,
         )
         with self._database.reading() as reading:
+            page = read_audit(reading, wanted, limit=self._page(limit), after=after)
             # Not replayed: the trail can be read also where somebody has damaged it.
-            if wanted.run_id is not None and read_head(reading, wanted.run_id) is None:
+            if wanted.run_id is not None and not page.items and read_head(reading, wanted.run_id) is None:
                 raise RunNotFound(wanted.run_id)
-            return read_audit(reading, wanted, limit=self._page(limit), after=after)
+            return page
 
     def execution(self, attempt_id: str) -> ExecutionView:
         """Give an Attempt's execution: where it runs and how its process can be found (``AttemptNotFound``)."""

@@ -125,8 +125,7 @@ class RecoveryApply(LedgerCore):
         call = self._call(claim.run_id, Actor(ActorType.RECONCILER, claim.owner))
 
         def decide(moment: Moment, history: History) -> Plan[ApplyAnswer]:
-            now = snapshot_of(moment.reading, history, attempt_of(claim, history), moment.now_ms)
-            if now != snapshot:
+            if seen_now(claim, moment, history) != snapshot:
                 return Plan(lambda _, __: RecoveryStale(claim.key))
             decision, before, after = decide_on(moment, history)
             if not decision.drafts:
@@ -152,6 +151,11 @@ class RecoveryApply(LedgerCore):
             return None if held else RecoveryFenced(claim.key)
 
         return fence
+
+
+def seen_now(claim: RecoveryClaimed, moment: Moment, history: History) -> Snapshot:
+    """Take a claim's snapshot anew, within the transaction that was allowed by the first."""
+    return snapshot_of(moment.reading, history, attempt_of(claim, history), moment.now_ms)
 
 
 def _closed(moment: Moment, history: History, snapshot: Snapshot) -> tuple[Change, ...]:

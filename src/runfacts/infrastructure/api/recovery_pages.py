@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final
 
 from runfacts.domain.errors import Contended, DatabaseError, OutcomeUnknown
@@ -32,6 +31,7 @@ from runfacts.domain.recovery.claims import (
 from runfacts.domain.texts import NAME_MAX
 from runfacts.infrastructure.api.core import LedgerCore, plain
 from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction
 from runfacts.infrastructure.stores import recovery_claims as store
 from runfacts.infrastructure.stores.recovery_claims import ClaimRow
@@ -51,6 +51,8 @@ from runfacts.infrastructure.tokens import new_token
 
 _ROUNDS: Final = 3
 """How often a range is gone back to where what stood at its beginning was no candidate."""
+_FOREIGN_SHARE: Final = 16
+"""One place in so many is a foreign item's, and one of any page of several, even where one's own would fill it."""
 _LATE_MS: Final = 60_000
 """How long a Run may take from the time that it records to where a walk can see it, at the very most."""
 _WALK_AGAIN_MS: Final = 10 * 60_000
@@ -63,7 +65,7 @@ _SLEWED_MS: Final = 1_000
 class Walks:
     """How far the walks along Runs have come; everything before has a row, or is none of recovery's (R11.1)."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     places: dict[Query, int] = field(default_factory=dict)
     begun_at_ms: int = 0
 
@@ -84,7 +86,7 @@ class Walks:
 class WallClock:
     """Whether this machine's wall clock was set back while somebody looked: what it goes ahead of the boot clock."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     boot_id: str | None = None
     ahead_ms: int = 0
     noticed_boot_ms: int | None = None
@@ -173,14 +175,14 @@ class RecoveryPages(LedgerCore):
             if purpose is Purpose.RECOVERY:
                 ranges += unowned_ranges(moments, self._walks.at(moments.now_ms), self._settings)
             seen = self._looked(reading, ranges, moments, limit)
-            own = sorted(seen, key=lambda each: (each[0].at_ms, each[0].item_id))[:limit]
-            wanted = Counter(where for _, where in own)
-            if len(own) < limit:
+            own = sorted(seen, key=_by_time)[:limit]
+            # Full pages of one's own for ever would leave a machine that is gone unseen for ever (R8.2).
+            room = max(limit - len(own), limit // _FOREIGN_SHARE, int(limit > 1))
+            later: list[tuple[Found, Range]] = []
+            if room:
                 foreign = foreign_ranges(reading, purpose, served, moments, self._settings)
-                seen = self._looked(reading, foreign, moments, limit - len(own))
-                later = sorted(seen, key=lambda each: (each[0].at_ms, each[0].item_id))[: limit - len(own)]
-                wanted += Counter(where for _, where in later)
-        return wanted
+                later = sorted(self._looked(reading, foreign, moments, room), key=_by_time)[:room]
+        return Counter(where for _, where in own[: limit - len(later)] + later)
 
     def _looked(self, reading: Reading, ranges: list[Range], moments: Moments, limit: int) -> list[tuple[Found, Range]]:
         ends = walks(moments, self._settings)
@@ -286,6 +288,11 @@ class _Page:
             foreign=where.foreign,
             token=new_token(),
         )
+
+
+def _by_time(seen: tuple[Found, Range]) -> tuple[int, str]:
+    found, _ = seen
+    return found.at_ms, found.item_id
 
 
 def _has_token(row: ClaimRow, claim: RecoveryClaimed) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from threading import Lock
 from typing import TypeVar
 
 from runfacts.domain.actors import Actor, ActorType
@@ -32,12 +31,15 @@ from runfacts.domain.recovery.claims import (
     RecoveryClaimed,
     RecoveryFenced,
     RecoverySettled,
+    RecoveryStale,
     SettleRecoveryAnswer,
     SweepReport,
 )
-from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply
+from runfacts.domain.recovery.snapshots import Snapshot
+from runfacts.infrastructure.api.recovery_apply import FENCE_COUNTER, RecoveryApply, seen_now
 from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.errors import LostRace
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.transactions import Change, Reading, Transaction, hit_one
 from runfacts.infrastructure.stores import recovery_claims as store
 from runfacts.infrastructure.stores.recovery_claims import ClaimRow
@@ -51,7 +53,7 @@ Answer = TypeVar("Answer")
 class SweepPlace:
     """Where the sweep goes on, so that it gets round."""
 
-    lock: Lock = field(default_factory=Lock)
+    lock: ForkedLock = field(default_factory=ForkedLock)
     place: Place = field(default_factory=Place)
 
 
@@ -95,6 +97,7 @@ class RecoverySettle(RecoveryApply):
         *,
         retry_in_ms: int | None = None,
         manual: ManualReason | None = None,
+        snapshot: Snapshot | None = None,
         failed: bool = False,
     ) -> SettleRecoveryAnswer:
         """See ``RecoveryClaims``.
@@ -111,7 +114,7 @@ class RecoverySettle(RecoveryApply):
         if manual is None:
             answer = self._settled(claim, retry_in_ms, failed=failed)
         else:
-            answer = self._settled_manual(claim, ManualReason(manual), failed=failed)
+            answer = self._settled_manual(claim, ManualReason(manual), snapshot, failed=failed)
         if isinstance(answer, RecoveryFenced):
             self._count_refused(FENCE_COUNTER, claim.attempt_id or claim.run_id)
         return answer
@@ -211,7 +214,9 @@ class RecoverySettle(RecoveryApply):
         # Whoever settles it so without having changed anything must not come back at once.
         return max(standing, moments.now_ms + self._settings.recovery_delay_ms)
 
-    def _settled_manual(self, claim: RecoveryClaimed, reason: ManualReason, *, failed: bool) -> SettleRecoveryAnswer:
+    def _settled_manual(
+        self, claim: RecoveryClaimed, reason: ManualReason, snapshot: Snapshot | None, *, failed: bool
+    ) -> SettleRecoveryAnswer:
         call = self._call(claim.run_id, Actor(ActorType.RECONCILER, claim.owner))
 
         def decide(moment: Moment, history: History) -> Plan[SettleRecoveryAnswer]:
@@ -219,6 +224,8 @@ class RecoverySettle(RecoveryApply):
             target = None if row is None else _target(moment.reading, row)
             if row is None or target is None or not row.is_term(claim, Moments.of(moment.reading, moment.now_ms)):
                 raise LostRace(store.END_RECOVERY_TERM.name)
+            if snapshot is not None and snapshot != seen_now(claim, moment, history):
+                return Plan(lambda _, __: RecoveryStale(claim.key))
             columns = store.manual(row, reason.value, target.seen, failed=failed)
             changes = [store.ended(row, claim, moment.reading, columns, moment.now_ms)]
             if claim.key.kind is ItemKind.ATTEMPT:

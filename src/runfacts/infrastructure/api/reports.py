@@ -37,7 +37,7 @@ from runfacts.infrastructure.api.attempt_commands import start_refused
 from runfacts.infrastructure.api.claim_changes import closing, end_of_cancellation
 from runfacts.infrastructure.api.core import LedgerCore, plain, repeated
 from runfacts.infrastructure.api.run_commands import recorded
-from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.commands import Call, Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
 from runfacts.infrastructure.stores.dispatches import read_target
 from runfacts.infrastructure.stores.executions import (
@@ -114,15 +114,8 @@ class Reports(LedgerCore):
             stored = {"handle": handle, "pid": pid, "seen_at_ms": moment.now_ms} | report.key()
             return Plan(recorded, decision.drafts, (Change(STORE_HANDLE, stored),))
 
-        return self._report(
-            claim,
-            actor,
-            sequence,
-            plan,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-        )
+        call = self._call_on(claim, actor, correlation_id, causation_id, connection)
+        return self._report(claim, call, sequence, plan)
 
     def wait_for_approval(
         self,
@@ -142,15 +135,8 @@ class Reports(LedgerCore):
             decision = decisions.wait_for_approval(history, report.attempt_id, reason)
             return _counted(decision, report, "waiting_approval")
 
-        return self._report(
-            claim,
-            actor,
-            sequence,
-            plan,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-        )
+        call = self._call_on(claim, actor, correlation_id, causation_id, connection)
+        return self._report(claim, call, sequence, plan)
 
     def go_on(
         self,
@@ -168,15 +154,8 @@ class Reports(LedgerCore):
             del moment
             return _counted(decisions.go_on(history, report.attempt_id), report, "going_on")
 
-        return self._report(
-            claim,
-            actor,
-            sequence,
-            plan,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-        )
+        call = self._call_on(claim, actor, correlation_id, causation_id, connection)
+        return self._report(claim, call, sequence, plan)
 
     def finish(
         self,
@@ -223,39 +202,20 @@ class Reports(LedgerCore):
                 ),
             )
 
-        return self._report(
-            claim,
-            actor,
-            sequence,
-            plan,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-        )
+        call = self._call_on(claim, actor, correlation_id, causation_id, connection)
+        return self._report(claim, call, sequence, plan)
 
     def _report(
         self,
         claim: AttemptClaim,
-        actor: Actor,
+        call: Call,
         sequence: int | None,
         plan: Callable[[Moment, History, _Report], Plan[Answer | Repeated]],
-        *,
-        correlation_id: str | None,
-        causation_id: str | None,
-        connection: Caller | None,
     ) -> Answer | Repeated:
         """Check token and sequence, then let the report be planned."""
         if sequence is not None and not 0 < sequence < _SEQUENCE_MAX:
             raise InvalidValue("sequence", "is not 1, 2, 3 …")
         attempt_id = canonical_id("attempt id", claim.attempt_id)
-        call = self._call(
-            claim.run_id,
-            actor,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-            attempt_id=attempt_id,
-        )
 
         def decide(moment: Moment, history: History) -> Plan[Answer | Repeated]:
             decisions.require_runtime(history)

@@ -22,7 +22,7 @@ from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Reading
 from runfacts.infrastructure.stores.board import find_by_key
 from runfacts.infrastructure.stores.facts import read_history
-from runfacts.infrastructure.stores.run_commands import insert_command
+from runfacts.infrastructure.stores.run_commands import insert_command, read_command
 from runfacts.infrastructure.stores.view import view_of
 from runfacts.infrastructure.tokens import new_id
 
@@ -50,7 +50,8 @@ class RunCommands(LedgerCore):
         """Record a new Run; its status is ``created``.
 
         With an ``idempotency_key`` that a Run of the project has, that Run is the answer and nothing is written; with
-        another task or policy it is an ``IdempotencyConflict`` (R2.11). ``retry_of_run_id`` names the Run that this
+        another task or policy it is an ``IdempotencyConflict`` (R2.11); another ``command`` is not kept, and the answer
+        says so (``differs``). ``retry_of_run_id`` names the Run that this
         one repeats by hand (R2.9; ``RunNotFound`` where there is none). ``timeout_ms`` bounds each Attempt from its
         start barrier, ``deadline_at_ms`` the Run as a whole (R10.4); both are kept for whoever enforces them.
         ``command`` is kept until the Run ends, for the workers that may host it once it is queued (R12.1).
@@ -110,7 +111,7 @@ class RunCommands(LedgerCore):
             if payload.idempotency_key is not None:
                 found = find_by_key(moment.reading, project, payload.idempotency_key)
                 if found is not None:
-                    existing = _existing(moment.reading, found, payload)
+                    existing = _existing(moment.reading, found, payload, command)
                     return Plan(lambda _, __: existing)
             if payload.retry_of_run_id is not None and read_history(moment.reading, payload.retry_of_run_id) is None:
                 raise RunNotFound(payload.retry_of_run_id)
@@ -162,8 +163,11 @@ def recorded(history: History, facts: tuple[Fact, ...]) -> Recorded:
     return Recorded(history.run_id, history.run.status, history.version, facts)
 
 
-def _existing(reading: Reading, run_id: str, payload: RunCreated) -> AlreadyCreated:
-    """Answer with the Run that has the idempotency key, if it was created with the same task and policy (R2.11)."""
+def _existing(reading: Reading, run_id: str, payload: RunCreated, command: StoredCommand | None) -> AlreadyCreated:
+    """Answer with the Run that has the idempotency key, if it was created with the same task and policy (R2.11).
+
+    Another command is no conflict, but it is said: whoever gave it would think that it runs.
+    """
     history = history_of(reading, run_id)
     for field, there, asked in (
         ("task", history.run.task, payload.task),
@@ -171,7 +175,9 @@ def _existing(reading: Reading, run_id: str, payload: RunCreated) -> AlreadyCrea
     ):
         if there != asked:
             raise IdempotencyConflict(run_id, field)
-    return AlreadyCreated(view_of(reading, history))
+    kept = None if command is None else read_command(reading, run_id)
+    differs = None if kept is None or command is None else kept.differs_from(command)
+    return AlreadyCreated(view_of(reading, history), differs)
 
 
 def _never(history: History) -> Created | AlreadyCreated:

@@ -9,7 +9,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.verbs import verb, write_outcome
 
 
-@click.command("abandon", cls=EverywhereCommand)
+@click.command("abandon", cls=EverywhereCommand, short_help="Deliver a cancellation no more.")
 @verb("`runfacts blocked`, or of the delivery in `runfacts show`")
 @pass_invocation
 def command(invocation: Invocation, run_id: str, because: str, version: int) -> None:

@@ -9,7 +9,9 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.verbs import local_provider, verb, write_outcome
 
 
-@click.command("attest-not-running", cls=EverywhereCommand)
+@click.command(
+    "attest-not-running", cls=EverywhereCommand, short_help="Declare a run lost, because you know it is gone."
+)
 @verb("`runfacts manual`, or of the recovery in `runfacts show`")
 @click.option("--force", is_flag=True, help="Also where its process is seen to run; that is recorded.")
 @pass_invocation

@@ -22,7 +22,7 @@ _DASHES: Final = 4
 _SHOWN_OF_ID: Final = 8
 
 
-@click.command("audit", cls=EverywhereCommand)
+@click.command("audit", cls=EverywhereCommand, short_help="The audit trail, oldest first.")
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--attempt", "attempt_id", metavar="ATTEMPT", help="Only this attempt's.")
 @click.option("--actor", "actor_id", metavar="ID", help="Only what this actor did.")
@@ -135,7 +135,10 @@ class _Table:
         self._of_one_run = of_one_run
 
     def __call__(self, facts: Sequence[Fact]) -> None:
-        _write_table(facts, of_one_run=self._of_one_run)
+        if facts:
+            _write_table(facts, of_one_run=self._of_one_run)
+        else:
+            output.write("There are no such facts.")
 
 
 _WRITERS: Final[dict[str, Callable[..., _Writer]]] = {"jsonl": _JsonLines, "csv": _Csv, "table": _Table}

@@ -8,7 +8,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.operator_queues import paged, write_queue
 
 
-@click.command("blocked", cls=EverywhereCommand)
+@click.command("blocked", cls=EverywhereCommand, short_help="Cancellations that no worker can deliver.")
 @paged
 @pass_invocation
 def command(invocation: Invocation, limit: int | None, after: str | None) -> None:
@@ -18,4 +18,4 @@ def command(invocation: Invocation, limit: int | None, after: str | None) -> Non
     """
     with invocation.ledger() as ledger:
         page = ledger.blocked(limit=limit, after=after)
-    write_queue(invocation, page)
+    write_queue(invocation, page, empty="No cancellation waits for an operator.")

@@ -26,7 +26,7 @@ from runfacts.infrastructure.database.clocks import SystemClock
 from runfacts.infrastructure.database.connections import Database
 from runfacts.infrastructure.database.defences import defences
 from runfacts.infrastructure.database.dialects import SQLITE
-from runfacts.infrastructure.database.engines import sqlite_path
+from runfacts.infrastructure.database.engines import parse_url, sqlite_path
 from runfacts.infrastructure.evidence import EvidenceRegistry
 from runfacts.infrastructure.ledger import Ledger
 from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
@@ -57,6 +57,10 @@ def look(invocation: Invocation) -> tuple[Check, ...]:
 
 
 def _of_the_database(invocation: Invocation) -> Iterator[Check]:
+    missing = _before_first_use(invocation)
+    if missing is not None:
+        yield missing
+        return
     try:
         database = opening.connect(invocation.url, wal_limit_bytes=invocation.settings.wal_limit_bytes)
     except (DatabaseError, UnsupportedPlatform) as error:
@@ -84,6 +88,32 @@ def _of_the_database(invocation: Invocation) -> Iterator[Check]:
                 yield Check("ledger", ok=False, detail=str(error))
     finally:
         database.close()
+
+
+def _before_first_use(invocation: Invocation) -> Check | None:
+    """Look at where a SQLite ledger would be; None where there is something, or a server to be asked.
+
+    The user's own ledger is made by the first command that needs one, so that there is none yet is no illness. One that
+    was named is missed: its name may be wrong.
+    """
+    url = parse_url(invocation.url)
+    if url.get_backend_name() != SQLITE:
+        return None
+    path = sqlite_path(url)
+    if os.path.lexists(path):
+        return None
+    try:
+        ownership.refuse_new_on_network(path)
+    except DatabaseError as error:
+        return Check("database", ok=False, detail=str(error))
+    none = f"there is no ledger at {path}"
+    if not invocation.uses_own_database:
+        return Check("database", ok=False, detail=f"{none}: is the name right? `runfacts migrate` makes one there")
+    nearest = next(parent for parent in path.parents if os.path.lexists(parent))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        return Check("database", ok=False, detail=f"{none}, and none can be made: {nearest} cannot be written")
+    detail = f"{none} yet; the first command that needs it, such as `runfacts exec`, makes it"
+    return Check("database", ok=True, detail=detail)
 
 
 def _of_the_ledger(invocation: Invocation, database: Database) -> Iterator[Check]:
@@ -128,7 +158,11 @@ def _wal(database: Database, invocation: Invocation) -> Check:
     seen = f"{size / _MIB:.1f} MiB of at most {limit / _MIB:.0f}"
     if size <= limit:
         return Check("wal", ok=True, detail=seen)
-    return Check("wal", ok=False, detail=f"{seen}: a reader that stays open keeps the log from being used again")
+    return Check(
+        "wal",
+        ok=False,
+        detail=f"{seen}: checkpoint starvation, a reader that stays open keeps SQLite from using the log again",
+    )
 
 
 def _clock_difference(database: Database) -> Check:

@@ -9,7 +9,7 @@ from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 
 
-@click.command("completion", cls=EverywhereCommand)
+@click.command("completion", cls=EverywhereCommand, short_help="Print a shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 @pass_invocation

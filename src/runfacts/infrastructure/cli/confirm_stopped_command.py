@@ -9,7 +9,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.verbs import local_provider, verb, write_outcome
 
 
-@click.command("confirm-stopped", cls=EverywhereCommand)
+@click.command("confirm-stopped", cls=EverywhereCommand, short_help="End a run, because you know that it has stopped.")
 @verb("`runfacts unproven`, which is the run's, as `runfacts manual` shows it too")
 @click.option("--force", is_flag=True, help="Also where its process is seen to run; that is recorded.")
 @pass_invocation

@@ -10,7 +10,7 @@ from runfacts.infrastructure.cli.failures import REFUSED
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 
 
-@click.command("doctor", cls=EverywhereCommand)
+@click.command("doctor", cls=EverywhereCommand, short_help="Check the database, the clocks and this machine.")
 @pass_invocation
 def command(invocation: Invocation) -> int:
     """Check the database, its durability, the clocks and what this machine can prove."""

@@ -28,6 +28,7 @@ from runfacts.domain.lifecycle import TERMINAL_RUN, IntentKind
 from runfacts.domain.stored_commands import StoredCommand
 from runfacts.domain.views import RunView
 from runfacts.infrastructure.cli import output
+from runfacts.infrastructure.cli.attempt_output import outputs_of
 from runfacts.infrastructure.cli.descriptors import Descriptor
 from runfacts.infrastructure.cli.exec_endings import exit_code_after, exit_code_of, say_how_it_ended
 from runfacts.infrastructure.cli.failures import CONFLICT
@@ -35,7 +36,7 @@ from runfacts.infrastructure.cli.foreground import Followed, Foreground, HostedH
 from runfacts.infrastructure.cli.interruption import Interruption
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.log_lines import log_held_back
-from runfacts.infrastructure.cli.run_options import RunOptions, run_options, working_directory
+from runfacts.infrastructure.cli.run_options import RunOptions, run_options, say_whose_key, working_directory
 from runfacts.infrastructure.cli.shapes import run_shape
 from runfacts.infrastructure.hosting import local_host
 from runfacts.infrastructure.ledger import Ledger
@@ -58,7 +59,12 @@ class ExecCommand(EverywhereCommand):
         return super().invoke(ctx)
 
 
-@click.command("exec", cls=ExecCommand, context_settings={"allow_interspersed_args": False})
+@click.command(
+    "exec",
+    cls=ExecCommand,
+    context_settings={"allow_interspersed_args": False},
+    short_help="Run a command in the foreground; exit with its code.",
+)
 @run_options
 @click.option("--stdin", is_flag=True, help="Let the command read stdin; else it has /dev/null.")
 @click.argument("arguments", metavar="-- CMD ...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -99,12 +105,14 @@ def command(invocation: Invocation, *, options: RunOptions, stdin: bool, argumen
             if collected.quarantined:
                 output.say(f"{output.counted(collected.quarantined, 'receipt')} could not be believed; set aside")
             if isinstance(created, AlreadyCreated):
-                return _existing(invocation, run)
+                say_whose_key(options.key, run, created.differs or _differs(ledger, run, arguments, directory))
+                _show(invocation, ledger, run)
+                return exit_code_of(run) if run.status in TERMINAL_RUN else CONFLICT
             if interruption.times:
                 # Nothing is there to stop yet: the request ends the Run (R6.3).
                 ledger.request_cancellation(run.run_id, actor=invocation.actor, reason=_reason(interruption))
                 output.say(f"run {run.run_id} was not started")
-                _show(invocation, ledger.run(run.run_id))
+                _show(invocation, ledger, ledger.run(run.run_id))
                 return interruption.exit_code
             stderr = Descriptor.of(sys.stderr)
             host = local_host(
@@ -179,12 +187,12 @@ def _reason(interruption: Interruption) -> str:
     return f"{'Ctrl-C' if interruption.signal is signal.SIGINT else 'SIGTERM'} at the host"
 
 
-def _existing(invocation: Invocation, run: RunView) -> int:
-    """Answer with the Run that has the key."""
-    ended = run.status in TERMINAL_RUN
-    output.say(f"the run of this key is {run.status}" + ("" if ended else "; it is not run a second time"))
-    _show(invocation, run)
-    return exit_code_of(run) if ended else CONFLICT
+def _differs(ledger: Ledger, run: RunView, arguments: tuple[str, ...], directory: str) -> str | None:
+    """Say in what the command that is kept for a Run is another one; None where it is not, or none is kept."""
+    kept = ledger.command_of(run.run_id)
+    if kept is None or (kept.argv, kept.cwd) == (arguments, directory):
+        return None
+    return "directory" if kept.argv == arguments else "command"
 
 
 def _end(invocation: Invocation, ledger: Ledger, end: HostedHere | Followed, interruption: Interruption) -> int:
@@ -193,18 +201,18 @@ def _end(invocation: Invocation, ledger: Ledger, end: HostedHere | Followed, int
         ended = end.run.status in TERMINAL_RUN
         if not ended:
             output.say(f"run {end.run.run_id} is left alone, with whoever hosts it")
-        _show(invocation, end.run)
+        _show(invocation, ledger, end.run)
         return exit_code_of(end.run) if ended else interruption.exit_code
     say_how_it_ended(ledger, end.outcome)
     try:
-        _show(invocation, ledger.run(end.outcome.run_id) if invocation.json else None)
+        _show(invocation, ledger, ledger.run(end.outcome.run_id) if invocation.json else None)
     except RunfactsError as error:
         # The command's own code is known and counts for more.
         output.say(f"runfacts: the run cannot be shown: {error}")
     return exit_code_after(end.outcome, interruption)
 
 
-def _show(invocation: Invocation, run: RunView | None) -> None:
+def _show(invocation: Invocation, ledger: Ledger, run: RunView | None) -> None:
     """Write the last line of stderr, for programs."""
     if invocation.json and run is not None:
-        output.say(output.as_json(run_shape(run)))
+        output.say(output.as_json(run_shape(run, outputs_of(ledger, run))))

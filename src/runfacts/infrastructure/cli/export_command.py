@@ -12,7 +12,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 _SHOWN_EVERY: Final = 50
 
 
-@click.command("export", cls=EverywhereCommand)
+@click.command("export", cls=EverywhereCommand, short_help="Write whole facts as JSON Lines.")
 @click.argument("run_ids", metavar="[RUN]...", nargs=-1)
 @pass_invocation
 def command(invocation: Invocation, run_ids: tuple[str, ...]) -> None:

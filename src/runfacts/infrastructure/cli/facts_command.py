@@ -12,7 +12,7 @@ from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 
 
-@click.command("facts", cls=EverywhereCommand)
+@click.command("facts", cls=EverywhereCommand, short_help="The types of facts, with their JSON Schemas.")
 @click.argument("type_name", metavar="[TYPE]", required=False)
 @pass_invocation
 def command(invocation: Invocation, type_name: str | None) -> None:

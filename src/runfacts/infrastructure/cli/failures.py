@@ -18,6 +18,7 @@ from runfacts.domain import errors
 
 if TYPE_CHECKING:
     from runfacts.domain.archives import NotImported
+    from runfacts.domain.cancellation.supervisor import Diagnostic
 
 REFUSED: Final = 1
 USAGE: Final = 2
@@ -45,6 +46,15 @@ class ImportRefused(errors.RunfactsError):
         what = "a line" if first.run_id is None else f"run {first.run_id}"
         more = f"; {refused - 1} more refused" if refused > 1 else ""
         super().__init__(f"{what} was refused at line {first.line}: {first.reason}{more}")
+
+
+class WorkerTrouble(errors.RunfactsError):
+    """The database was in a worker's way; ``kind`` is the error that says how."""
+
+    def __init__(self, kind: type[errors.DatabaseError], diagnostic: Diagnostic) -> None:
+        """Name the part of the cycle and what its error said."""
+        self.kind = kind
+        super().__init__(f"not all was done: {diagnostic.part} failed: {diagnostic.detail or diagnostic.error}")
 
 
 class ReasonRequired(click.UsageError):
@@ -111,7 +121,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Look an error up in the table."""
-        code, exit_code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+        told = error.kind if isinstance(error, WorkerTrouble) else type(error)
+        code, exit_code = next(CODES[kind] for kind in told.__mro__ if kind in CODES)
         return cls(code, exit_code, " ".join(_words(error).split()))
 
 

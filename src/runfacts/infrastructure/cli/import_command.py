@@ -48,7 +48,7 @@ class _Count:
         }
 
 
-@click.command("import", cls=EverywhereCommand)
+@click.command("import", cls=EverywhereCommand, short_help="Take in what `runfacts export` wrote.")
 @click.argument("archive", metavar="FILE", type=click.File("rb"))
 @click.option(
     "--as-archive",

@@ -15,7 +15,7 @@ from runfacts.infrastructure.cli.standing import standing_on_board
 _, LEAST, MOST = Settings.bounds()["fact_page"]
 
 
-@click.command("list", cls=EverywhereCommand)
+@click.command("list", cls=EverywhereCommand, short_help="The runs, newest first.")
 @click.option(
     "--status", multiple=True, type=click.Choice([str(status) for status in RunStatus]), help="Only these; repeatable."
 )
@@ -46,9 +46,19 @@ def command(
             )
             for run in page.items
         ],
+        empty=_nothing(chosen=bool(status or project is not None), further=after is not None),
     )
     if page.next is not None:
         output.say(f"There are more: --after {page.next}")
+
+
+def _nothing(*, chosen: bool, further: bool) -> str:
+    """Say that a page is empty, and why."""
+    if further:
+        return "There are no more runs."
+    return (
+        "No run is like that." if chosen else "There are no runs yet; `runfacts submit` and `runfacts exec` make some."
+    )
 
 
 def _stop(run: RunSummary) -> str | None:

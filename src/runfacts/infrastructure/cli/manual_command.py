@@ -8,7 +8,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.operator_queues import paged, write_manual
 
 
-@click.command("manual", cls=EverywhereCommand)
+@click.command("manual", cls=EverywhereCommand, short_help="Runs of which no worker knows what became.")
 @paged
 @pass_invocation
 def command(invocation: Invocation, limit: int | None, after: str | None) -> None:

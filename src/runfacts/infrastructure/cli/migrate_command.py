@@ -9,7 +9,7 @@ from runfacts.infrastructure.cli.failures import SCHEMA
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 
 
-@click.command("migrate", cls=EverywhereCommand)
+@click.command("migrate", cls=EverywhereCommand, short_help="Create or upgrade the schema.")
 @click.option("--check", is_flag=True, help="Change nothing; exit code 6 if there is something to do.")
 @click.option("--app-role", metavar="ROLE", help="PostgreSQL: give this role what programs need, and no more.")
 @click.option("--adopt", is_flag=True, help="SQLite: bind the ledger to this machine; nobody else may use it any more.")

@@ -28,7 +28,7 @@ def paged(function: Function) -> Function:
     return limit(after(function))
 
 
-def write_queue(invocation: Invocation, page: Queue) -> None:
+def write_queue(invocation: Invocation, page: Queue, *, empty: str) -> None:
     """Write a page of a queue; on a table, what each reason means stands below it."""
     if invocation.json:
         output.write_json({"items": [queued_shape(item) for item in page.items], "next": page.next})
@@ -36,6 +36,7 @@ def write_queue(invocation: Invocation, page: Queue) -> None:
     output.table(
         ("run", "reason", "since", "version"),
         [(item.run_id, item.reason, output.moment(item.since_ms), item.version) for item in page.items],
+        empty=empty,
     )
     _explain({(item.reason, item.diagnosis): None for item in page.items})
     _go_on(page.next)
@@ -59,6 +60,7 @@ def write_manual(invocation: Invocation, page: Page[ManualRecovery]) -> None:
             )
             for item in page.items
         ],
+        empty="No run waits for an operator to say what became of it.",
     )
     _explain({(f"{item.purpose.value}, {item.reason}", item.diagnosis): None for item in page.items})
     _go_on(page.next)

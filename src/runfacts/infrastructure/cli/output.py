@@ -111,8 +111,11 @@ def moment(at_ms: int | None) -> str | None:
         return str(at_ms)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Write a table."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str | None = None) -> None:
+    """Write a table; where it would have no row, the sentence ``empty`` in its place."""
+    if not rows and empty is not None:
+        write(empty)
+        return
     texts = [[visible(cell) for cell in row] for row in rows]
     if is_terminal(sys.stdout):
         _pretty_table(columns, texts)

@@ -10,7 +10,7 @@ from runfacts.infrastructure.cli.seconds import Seconds
 from runfacts.infrastructure.cli.verbs import verb, write_outcome
 
 
-@click.command("rearm", cls=EverywhereCommand)
+@click.command("rearm", cls=EverywhereCommand, short_help="Deliver a cancellation anew.")
 @verb("`runfacts blocked`, or of the delivery in `runfacts show`")
 @click.option("--delay", "delay_ms", type=Seconds(), metavar="S", help="Seconds until the first new try.")
 @pass_invocation

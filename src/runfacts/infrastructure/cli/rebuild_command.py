@@ -12,7 +12,7 @@ from runfacts.infrastructure.cli.projection_shapes import rebuilt_shape, retried
 from runfacts.infrastructure.ledger import Ledger
 
 
-@click.command("rebuild", cls=EverywhereCommand)
+@click.command("rebuild", cls=EverywhereCommand, short_help="Build a view anew from all facts.")
 @click.argument("projection", type=click.Choice([str(name) for name in ProjectionName]), required=False)
 @click.option("--all", "everything", is_flag=True, help="All projections, one after the other.")
 @click.option("--set-aside", "set_aside", is_flag=True, help="Only try again what could not be applied.")

@@ -9,7 +9,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.verbs import verb, write_outcome
 
 
-@click.command("release", cls=EverywhereCommand)
+@click.command("release", cls=EverywhereCommand, short_help="Let workers look at such a run again.")
 @verb("`runfacts manual`, or of the recovery in `runfacts show`")
 @pass_invocation
 def command(invocation: Invocation, run_id: str, because: str, version: int) -> None:

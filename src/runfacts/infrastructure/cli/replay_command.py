@@ -7,10 +7,11 @@ from typing import Any, Final
 import click
 
 from runfacts.domain.ids import canonical_id
-from runfacts.domain.replay import PastAttempt, PastRun
+from runfacts.domain.replay import PastRun
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.moment_type import Moment
+from runfacts.infrastructure.cli.run_sheet import Fields, asked_to_stop, created_and_finished, which, write_run
 from runfacts.infrastructure.cli.shapes import past_run_shape
 
 _SEQUENCE_DIGITS: Final = 8
@@ -30,7 +31,7 @@ class _At(Moment):
         return super().convert(value, param, ctx)
 
 
-@click.command("replay", cls=EverywhereCommand)
+@click.command("replay", cls=EverywhereCommand, short_help="One run as it stood earlier.")
 @click.argument("run_id", metavar="RUN")
 @click.option(
     "--at",
@@ -47,49 +48,13 @@ def command(invocation: Invocation, run_id: str, at: int) -> None:
     if invocation.json:
         output.write_json(past_run_shape(run))
         return
-    output.sheet(_fields(run))
-    if run.attempts:
-        output.write("")
-        output.table(
-            ("attempt", "number", "status", "end", "executor", "at"),
-            [
-                (
-                    attempt.attempt_id,
-                    attempt.number,
-                    attempt.status.value,
-                    _how_it_ended(attempt),
-                    attempt.executor_type,
-                    output.moment(attempt.finished_at_ms or attempt.started_at_ms or attempt.claimed_at_ms),
-                )
-                for attempt in run.attempts
-            ],
-        )
+    write_run(run, _fields(run))
 
 
-def _how_it_ended(attempt: PastAttempt) -> str | None:
-    if attempt.evidence is not None:
-        return f"lost: {attempt.evidence.value}"
-    if attempt.signal is not None:
-        return f"signal {attempt.signal}"
-    if attempt.error_code is not None:
-        return attempt.error_code
-    return None if attempt.exit_code is None else f"exit code {attempt.exit_code}"
-
-
-def _fields(run: PastRun) -> dict[str, output.Cell]:
-    fields: dict[str, output.Cell] = {
-        "run": run.run_id,
-        "project": run.project,
-        "task": run.task,
-        "status": run.status.value,
-        "version": run.version,
-        "since": output.moment(run.updated_at_ms),
-        "created": output.moment(run.created_at_ms),
-        "finished": output.moment(run.finished_at_ms),
-    }
+def _fields(run: PastRun) -> Fields:
+    fields = which(run) | {"since": output.moment(run.updated_at_ms)} | created_and_finished(run)
     if run.cancellation is not None:
-        fields["asked to stop"] = output.moment(run.cancellation.requested_at_ms)
-        fields["why"] = run.cancellation.reason or run.cancellation.kind.value
+        fields |= asked_to_stop(run.cancellation)
         if run.cancellation.dispatch is not None:
             fields["delivery"] = run.cancellation.dispatch.status.value
             fields["tries"] = run.cancellation.dispatch.dispatch_count

@@ -10,7 +10,10 @@ from typing import Any
 
 import click
 
+from runfacts.domain.lifecycle import TERMINAL_RUN
 from runfacts.domain.retry import MAX_ATTEMPTS, RetryPolicy, Safety
+from runfacts.domain.views import RunView
+from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.seconds import Seconds
 
 
@@ -102,3 +105,15 @@ def working_directory() -> str:
         return os.getcwd()  # noqa: PTH109 - as the launcher has it, links kept
     except FileNotFoundError:
         raise click.UsageError("The working directory is not there any more") from None
+
+
+def say_whose_key(key: str | None, run: RunView, differs: str | None) -> None:
+    """Say that a key belongs to an older run, so that the command that was given now does not run (R2.11)."""
+    words = f"runfacts: the key {output.visible(key)} belongs to run {run.run_id}, which is {run.status}"
+    if differs is not None:
+        other = "another command" if differs == "command" else "the same command in another directory"
+        output.say(f"{words} and has {other}: yours was neither kept nor run")
+    elif run.status in TERMINAL_RUN:
+        output.say(f"{words}; yours was not run, and not compared with its command, which is not kept")
+    else:
+        output.say(f"{words}; it is not run a second time")

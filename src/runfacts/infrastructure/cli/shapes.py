@@ -15,11 +15,13 @@ from runfacts.domain.views import (
     Difference,
     DispatchView,
     Head,
+    RecordedRun,
     RecoveryView,
     RunSummary,
     RunView,
     VerifyReport,
 )
+from runfacts.infrastructure.cli.attempt_output import AttemptOutput, Outputs
 
 Shape = dict[str, Any]
 
@@ -39,8 +41,30 @@ def summary_shape(run: RunSummary) -> Shape:
     }
 
 
-def run_shape(run: RunView) -> Shape:
-    """One Run with its Attempts."""
+def run_shape(run: RunView, outputs: Outputs) -> Shape:
+    """One Run with its Attempts and their output."""
+    return _recorded_run(run) | {
+        "attempts": [
+            _attempt_shape(attempt) | _output_shape(outputs.get(attempt.attempt_id)) for attempt in run.attempts
+        ],
+        "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
+        "recovery": None if run.recovery is None else _recovery_shape(run.recovery),
+    }
+
+
+def past_run_shape(run: PastRun) -> Shape:
+    """One Run as it was: as ``run_shape`` without leases and next times, which no fact says."""
+    return _recorded_run(run) | {
+        "attempts": [_recorded_attempt(attempt) | _times(attempt) for attempt in run.attempts],
+        "cancellation": None if run.cancellation is None else _past_cancellation_shape(run.cancellation),
+        "recovery": None
+        if run.recovery is None
+        else {"state": run.recovery.state.value, "purpose": run.recovery.purpose, "reason": run.recovery.reason},
+        "unknown_types": list(run.unknown_types),
+    }
+
+
+def _recorded_run(run: RecordedRun) -> Shape:
     return {
         "run_id": run.run_id,
         "project": run.project,
@@ -53,13 +77,15 @@ def run_shape(run: RunView) -> Shape:
         "created_at_ms": run.created_at_ms,
         "updated_at_ms": run.updated_at_ms,
         "finished_at_ms": run.finished_at_ms,
-        "attempts": [_attempt_shape(attempt) for attempt in run.attempts],
-        "cancellation": None if run.cancellation is None else _cancellation_shape(run.cancellation),
-        "recovery": None if run.recovery is None else _recovery_shape(run.recovery),
     }
 
 
 def _attempt_shape(attempt: AttemptView) -> Shape:
+    lease = {"lease": attempt.lease.value, "lease_expires_at_ms": attempt.lease_expires_at_ms}
+    return _recorded_attempt(attempt) | lease | _times(attempt)
+
+
+def _recorded_attempt(attempt: AttemptView | PastAttempt) -> Shape:
     return {
         "attempt_id": attempt.attempt_id,
         "number": attempt.number,
@@ -71,8 +97,11 @@ def _attempt_shape(attempt: AttemptView) -> Shape:
         "error_summary": attempt.error_summary,
         "observed": attempt.observed,
         "evidence": None if attempt.evidence is None else attempt.evidence.value,
-        "lease": attempt.lease.value,
-        "lease_expires_at_ms": attempt.lease_expires_at_ms,
+    }
+
+
+def _times(attempt: AttemptView | PastAttempt) -> Shape:
+    return {
         "claimed_at_ms": attempt.claimed_at_ms,
         "started_at_ms": attempt.started_at_ms,
         "running_at_ms": attempt.running_at_ms,
@@ -80,12 +109,35 @@ def _attempt_shape(attempt: AttemptView) -> Shape:
     }
 
 
+def _output_shape(found: AttemptOutput | None) -> Shape:
+    if found is None:
+        return {"output": None, "stdout_path": None, "stderr_path": None}
+    return {"output": found.where.value, "stdout_path": found.stdout, "stderr_path": found.stderr}
+
+
 def _cancellation_shape(cancellation: CancellationView) -> Shape:
+    dispatch = cancellation.dispatch
+    return _asked(cancellation) | {"dispatch": None if dispatch is None else _dispatch_shape(dispatch)}
+
+
+def _past_cancellation_shape(cancellation: PastCancellation) -> Shape:
+    dispatch = cancellation.dispatch
+    return _asked(cancellation) | {
+        "dispatch": None
+        if dispatch is None
+        else {
+            "status": dispatch.status.value,
+            "dispatch_count": dispatch.dispatch_count,
+            "last_result": dispatch.last_result,
+        }
+    }
+
+
+def _asked(cancellation: CancellationView | PastCancellation) -> Shape:
     return {
         "requested_at_ms": cancellation.requested_at_ms,
         "kind": cancellation.kind.value,
         "reason": cancellation.reason,
-        "dispatch": None if cancellation.dispatch is None else _dispatch_shape(cancellation.dispatch),
     }
 
 
@@ -173,62 +225,4 @@ def report_shape(report: VerifyReport, differences: list[Difference]) -> Shape:
             }
             for item in differences
         ],
-    }
-
-
-def past_run_shape(run: PastRun) -> Shape:
-    """One Run as it was: as ``run_shape`` without leases and next times, which no fact says."""
-    return {
-        "run_id": run.run_id,
-        "project": run.project,
-        "task": run.task,
-        "status": run.status.value,
-        "version": run.version,
-        "execution_owner": run.execution_owner.value,
-        "idempotency_key": run.idempotency_key,
-        "retry_of_run_id": run.retry_of_run_id,
-        "created_at_ms": run.created_at_ms,
-        "updated_at_ms": run.updated_at_ms,
-        "finished_at_ms": run.finished_at_ms,
-        "attempts": [_past_attempt_shape(attempt) for attempt in run.attempts],
-        "cancellation": None if run.cancellation is None else _past_cancellation_shape(run.cancellation),
-        "recovery": None
-        if run.recovery is None
-        else {"state": run.recovery.state.value, "purpose": run.recovery.purpose, "reason": run.recovery.reason},
-        "unknown_types": list(run.unknown_types),
-    }
-
-
-def _past_attempt_shape(attempt: PastAttempt) -> Shape:
-    return {
-        "attempt_id": attempt.attempt_id,
-        "number": attempt.number,
-        "status": attempt.status.value,
-        "executor_type": attempt.executor_type,
-        "exit_code": attempt.exit_code,
-        "signal": attempt.signal,
-        "error_code": attempt.error_code,
-        "error_summary": attempt.error_summary,
-        "observed": attempt.observed,
-        "evidence": None if attempt.evidence is None else attempt.evidence.value,
-        "claimed_at_ms": attempt.claimed_at_ms,
-        "started_at_ms": attempt.started_at_ms,
-        "running_at_ms": attempt.running_at_ms,
-        "finished_at_ms": attempt.finished_at_ms,
-    }
-
-
-def _past_cancellation_shape(cancellation: PastCancellation) -> Shape:
-    dispatch = cancellation.dispatch
-    return {
-        "requested_at_ms": cancellation.requested_at_ms,
-        "kind": cancellation.kind.value,
-        "reason": cancellation.reason,
-        "dispatch": None
-        if dispatch is None
-        else {
-            "status": dispatch.status.value,
-            "dispatch_count": dispatch.dispatch_count,
-            "last_result": dispatch.last_result,
-        },
     }

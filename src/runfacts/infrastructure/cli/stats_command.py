@@ -30,7 +30,7 @@ _COLUMNS: Final = (
 )
 
 
-@click.command("stats", cls=EverywhereCommand)
+@click.command("stats", cls=EverywhereCommand, short_help="Outcomes, durations, time to cancel and to recover.")
 @click.option("--since", type=Moment(), default=0, help="From the day of this moment on: RFC 3339, or milliseconds.")
 @click.option("--by", type=click.Choice([str(by) for by in Grouping]), help="What to add up by. [day]")
 @click.option("--stops", is_flag=True, help="Requests to stop instead, one by one, and what became of each.")
@@ -76,6 +76,7 @@ def _tell_statistics(invocation: Invocation, ledger: Ledger, since: int, by: str
             )
             for line in found.items
         ],
+        empty="Nothing is counted for that time: no fact of it is in the statistics.",
     )
     _say_lag(found.lag)
 
@@ -102,6 +103,7 @@ def _tell_stops(invocation: Invocation, ledger: Ledger, since: int, limit: int |
             )
             for item in found.items
         ],
+        empty="No run of that time was asked to stop." if after is None else "There are no more requests to stop.",
     )
     if found.next is not None:
         output.say(f"There are more: --after {found.next}")

@@ -12,10 +12,15 @@ import click
 from runfacts.domain.answers import AlreadyCreated
 from runfacts.infrastructure.cli import output
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
-from runfacts.infrastructure.cli.run_options import RunOptions, run_options, working_directory
+from runfacts.infrastructure.cli.run_options import RunOptions, run_options, say_whose_key, working_directory
 
 
-@click.command("submit", cls=EverywhereCommand, context_settings={"allow_interspersed_args": False})
+@click.command(
+    "submit",
+    cls=EverywhereCommand,
+    context_settings={"allow_interspersed_args": False},
+    short_help="Queue a command for the workers.",
+)
 @run_options
 @click.argument("arguments", metavar="-- CMD ...", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_invocation
@@ -39,9 +44,13 @@ def command(invocation: Invocation, *, options: RunOptions, arguments: tuple[str
             timeout_ms=options.timeout_ms,
         )
     run = created.run
-    if isinstance(created, AlreadyCreated):
-        output.say(f"runfacts: the run of this key is {run.status}; it is not queued a second time")
+    already = isinstance(created, AlreadyCreated)
+    differs = created.differs if isinstance(created, AlreadyCreated) else None
+    if already:
+        say_whose_key(options.key, run, differs)
     if invocation.json:
-        output.write_json({"run_id": run.run_id, "status": run.status.value})
+        output.write_json(
+            {"run_id": run.run_id, "status": run.status.value, "created": not already, "differs": differs}
+        )
     else:
         output.write(run.run_id)

@@ -23,6 +23,7 @@ from runfacts.infrastructure.cli.interruption import Interruption
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.log_lines import log_shown
 from runfacts.infrastructure.cli.seconds import Seconds
+from runfacts.infrastructure.cli.trouble import Troubles
 from runfacts.infrastructure.supervision import Duty, Supervision
 
 DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
@@ -38,7 +39,7 @@ DUTIES: Final[Mapping[str, tuple[Duty, ...]]] = MappingProxyType(
 """What ``--only`` names."""
 
 
-@click.command("supervise", cls=EverywhereCommand)
+@click.command("supervise", cls=EverywhereCommand, short_help="Deliver cancellations, recover runs, queue retries.")
 @click.option("--once", is_flag=True, help="Run one cycle and end.")
 @click.option("--only", type=click.Choice(sorted(DUTIES)), help="Do only this.")
 @click.option("--gate", is_flag=True, help="Say when new Runs may be admitted; with --once fail if they may not.")
@@ -50,16 +51,20 @@ def command(invocation: Invocation, *, once: bool, only: str | None, gate: bool,
     Deliver cancellations, enforce deadlines, record receipts, recover Runs whose host is gone, confirm stops, queue
     retries and bring projections up to date.
 
-    With --json each cycle is a line of counters; without it, those cycles in which something happened.
+    With --json each cycle is a line of counters; without it, only what happened is shown.
     """
     duties = None if only is None else DUTIES[only]
     with invocation.ledger(measured=True) as ledger, log_shown(debug=invocation.debug):
         reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
-        supervision = ledger.supervise(duties=duties, interval_ms=interval_ms, on_cycle=reports.put)
+        troubles = Troubles()
+        supervision = ledger.supervise(
+            duties=duties, interval_ms=interval_ms, on_cycle=reports.put, on_diagnostic=troubles
+        )
         if once:
             refused = gate and not say_admission(supervision.admit())
             only_report = supervision.cycle()
-            write_cycle(invocation, only_report, always=True)
+            write_cycle(invocation, only_report, only=True)
+            troubles.raise_the_first()
             return REFUSED if only_report.failed or refused else 0
         with Interruption() as interruption:
             interruption.tell(lambda: reports.put(None))

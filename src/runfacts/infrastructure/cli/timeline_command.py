@@ -29,7 +29,7 @@ _DAY: Final = 86_400_000
 _LEFT_OUT: Final = ("number", "attempt_id", "policy")
 
 
-@click.command("timeline", cls=EverywhereCommand)
+@click.command("timeline", cls=EverywhereCommand, short_help="The life of one run, fact by fact.")
 @click.argument("run_id", metavar="RUN")
 @pass_invocation
 def command(invocation: Invocation, run_id: str) -> None:
@@ -113,5 +113,7 @@ def _said(fact: Fact) -> Iterator[str]:
             continue
         if name.endswith("_at_ms") and isinstance(value, int):
             yield f"{name.removesuffix('_at_ms')}={output.moment(value)}"
+        elif isinstance(value, bool):
+            yield f"{name}={'yes' if value else 'no'}"
         else:
             yield output.visible(f"{name}={value}")

@@ -8,7 +8,7 @@ from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation
 from runfacts.infrastructure.cli.operator_queues import paged, write_queue
 
 
-@click.command("unproven", cls=EverywhereCommand)
+@click.command("unproven", cls=EverywhereCommand, short_help="Runs asked to stop whose end is not proven.")
 @paged
 @pass_invocation
 def command(invocation: Invocation, limit: int | None, after: str | None) -> None:
@@ -19,4 +19,4 @@ def command(invocation: Invocation, limit: int | None, after: str | None) -> Non
     """
     with invocation.ledger() as ledger:
         page = ledger.unproven(limit=limit, after=after)
-    write_queue(invocation, page)
+    write_queue(invocation, page, empty="No run was asked to stop whose end is not proven.")

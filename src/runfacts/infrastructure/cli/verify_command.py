@@ -22,7 +22,7 @@ _LONGEST_LINE: Final = 1_024
 _SHOWN_EVERY: Final = 50
 
 
-@click.command("verify", cls=EverywhereCommand)
+@click.command("verify", cls=EverywhereCommand, short_help="Compute everything again, and report differences.")
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option("--heads", is_flag=True, help="Only print id, version and hash of every run, as JSON Lines.")
 @click.option("--against", type=click.File(encoding="utf-8"), help="Compare also with heads that were printed earlier.")

@@ -21,11 +21,12 @@ from runfacts.infrastructure.cli.interruption import Interruption
 from runfacts.infrastructure.cli.invocation import EverywhereCommand, Invocation, pass_invocation
 from runfacts.infrastructure.cli.log_lines import log_shown
 from runfacts.infrastructure.cli.seconds import Seconds
+from runfacts.infrastructure.cli.trouble import Troubles
 from runfacts.infrastructure.hosting import PART
 from runfacts.infrastructure.working import CONCURRENCY_MAX, Working
 
 
-@click.command("work", cls=EverywhereCommand)
+@click.command("work", cls=EverywhereCommand, short_help="Run queued commands, and supervise.")
 @click.option(
     "--concurrency",
     type=click.IntRange(1, CONCURRENCY_MAX),
@@ -41,12 +42,15 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, gate
 
     Then nothing new is begun, and commands have drain_ms to end; what runs on after that, or after a second signal, is
     left running, and any worker of this machine records how it ends. With --json each cycle is a line of counters;
-    without it, those cycles in which something happened.
+    without it, only what happened is shown.
     """
     with invocation.ledger(measured=True) as ledger, log_shown(debug=invocation.debug):
         reports: SimpleQueue[SupervisorReport | None] = SimpleQueue()
         places = concurrency or min(CONCURRENCY_MAX, os.cpu_count() or 1)
-        working = ledger.work(concurrency=places, gate=gate, interval_ms=interval_ms, on_cycle=reports.put)
+        troubles = Troubles()
+        working = ledger.work(
+            concurrency=places, gate=gate, interval_ms=interval_ms, on_cycle=reports.put, on_diagnostic=troubles
+        )
         with Interruption() as interruption:
 
             def interrupted() -> None:
@@ -58,11 +62,12 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, gate
             interruption.tell(interrupted)
             if once:
                 report = working.once(lambda: interruption.times > 0)
-                write_cycle(invocation, report, always=True)
-                refused = not working.admitted
-                if refused:
-                    output.say("runfacts: nothing was begun: what became of old runs is not known yet")
-                return _end(report[PART].get("detached", 0), ended=not working.hosting, failed=report.failed + refused)
+                write_cycle(invocation, report, only=True)
+                code = _end(
+                    report[PART].get("detached", 0), ended=not working.hosting, failed=report.failed + _left(working)
+                )
+                troubles.raise_the_first()
+                return code
             output.say(f"runfacts: working as {working.owner}, {output.counted(places, 'command')} at a time")
             working.start()
             detached = 0
@@ -78,6 +83,15 @@ def command(invocation: Invocation, *, concurrency: int | None, once: bool, gate
                     write_cycle(invocation, told)
                     detached += told[PART].get("detached", 0)
             return _end(detached, ended=ended)
+
+
+def _left(working: Working) -> int:
+    """Say why queued Runs were left where they are, and count the reasons."""
+    if not working.admitted:
+        output.say("runfacts: nothing was begun: what became of old runs is not known yet")
+    if working.in_trouble:
+        output.say("runfacts: hosting failed; what is still queued was left")
+    return (not working.admitted) + working.in_trouble
 
 
 def _say_what_is_waited_for(working: Working) -> None:

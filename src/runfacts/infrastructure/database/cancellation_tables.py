@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, and_, func, or_
+from sqlalchemy import Column, ForeignKey, Index, Table, and_, func, or_
 
 from runfacts.domain.cancellation.results import (
     BLOCKED,
@@ -23,6 +23,7 @@ from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.database.columns import (
     among,
     at_least,
+    boot_times,
     check,
     exactly_when,
     lengths,
@@ -33,7 +34,7 @@ from runfacts.infrastructure.database.columns import (
     required,
     texts,
 )
-from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, identifier
+from runfacts.infrastructure.database.dialects import identifier
 from runfacts.infrastructure.database.tables import DIGEST_LENGTH, UUID_LENGTH, metadata, runs
 
 cancellation_dispatches: Final = Table(
@@ -148,14 +149,4 @@ check(
     counts=_c.tries_since_rearm <= _c.dispatch_count,
     updated=_c.updated_at_ms >= _c.created_at_ms,
 )
-cancellation_dispatches.append_constraint(
-    CheckConstraint(
-        and_(exactly_when(IS_LEASED, _c.lease_boot_id), exactly_when(IS_LEASED, _c.lease_expires_boot_ms)),
-        name="boot_lease",
-    ).ddl_if(dialect=SQLITE)
-)
-cancellation_dispatches.append_constraint(
-    CheckConstraint(and_(_c.lease_boot_id.is_(None), _c.lease_expires_boot_ms.is_(None)), name="no_boot_lease").ddl_if(
-        dialect=POSTGRESQL
-    )
-)
+boot_times(cancellation_dispatches, "boot_lease", "lease_boot_id", "lease_expires_boot_ms", when=IS_LEASED)

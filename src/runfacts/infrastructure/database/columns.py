@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import CheckConstraint, Column, ColumnElement, Table, and_, func, not_, or_
 
-from runfacts.infrastructure.database.dialects import big_integer, constant, identifier
+from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, big_integer, constant, identifier
 
 
 def among(column: ColumnElement[str], words: Iterable[str]) -> ColumnElement[bool]:
@@ -58,6 +58,18 @@ def check(table: Table, **conditions: ColumnElement[bool]) -> None:
     """Give ``table`` a named condition each; a name is part of the schema."""
     for name, condition in conditions.items():
         table.append_constraint(CheckConstraint(condition, name=name))
+
+
+def boot_times(table: Table, name: str, *columns: str, when: ColumnElement[bool] | None = None) -> None:
+    """Let columns of the boot clock be there on SQLite, always or exactly ``when`` a condition holds.
+
+    They are absent on PostgreSQL, which decides by its own time alone (R5.1, R5.2).
+    """
+    found = [table.c[column] for column in columns]
+    there = [column.is_not(None) if when is None else exactly_when(when, column) for column in found]
+    absent = [column.is_(None) for column in found]
+    table.append_constraint(CheckConstraint(and_(*there), name=name).ddl_if(dialect=SQLITE))
+    table.append_constraint(CheckConstraint(and_(*absent), name=f"no_{name}").ddl_if(dialect=POSTGRESQL))
 
 
 def texts(table: Table, **longest: int) -> None:

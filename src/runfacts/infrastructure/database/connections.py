@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, select
 
-from runfacts.domain.errors import DatabaseBusy, DatabaseCorrupt, DatabaseError, DatabaseUnreachable, OutcomeUnknown
+from runfacts.domain.errors import (
+    DatabaseBusy,
+    DatabaseCorrupt,
+    DatabaseError,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    OutcomeUnknown,
+)
 from runfacts.infrastructure.database.clocks import Clock
 from runfacts.infrastructure.database.combined import CombinedTransaction
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, constant
@@ -198,7 +205,8 @@ class Database:
         try:
             yield fairy
         except BaseException as error:
-            if not self._restore(fairy.driver_connection):
+            # A session keeps what it was made with: read-only for ever, although its database is so no more.
+            if not self._restore(fairy.driver_connection) or isinstance(error, DatabaseReadOnly):
                 fairy.invalidate(error if isinstance(error, Exception) else None)
             raise
         finally:

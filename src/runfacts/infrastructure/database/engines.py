@@ -18,6 +18,7 @@ import select
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,6 +29,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from runfacts.domain.errors import DatabaseError, DatabaseFull, DatabaseReadOnly, DatabaseUnreachable, MalformedUrl
 from runfacts.infrastructure.database.dialects import SQLITE
+from runfacts.infrastructure.database.quiet import QuietPool
 
 STATEMENT_TIMEOUT_MS: Final = 5_000
 LOCK_TIMEOUT_MS: Final = 1_000
@@ -116,7 +118,9 @@ def create_sqlite_file(path: Path, *, create: bool, create_directory: bool) -> N
     try:
         if create_directory:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        # Exclusively: to close a file that another thread has just opened as a database would drop that one's locks.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileNotFoundError:
         raise DatabaseUnreachable(f"the directory {path.parent} does not exist") from None
     except OSError as error:
@@ -138,6 +142,7 @@ def _sqlite_engine(url: URL, busy_timeout_ms: int, wal_limit_bytes: int) -> Engi
         max_overflow=_POOL_MOST - _POOL_KEPT,
         pool_timeout=max(1.0, busy_timeout_ms / 1_000),
         pool_use_lifo=True,
+        poolclass=QuietPool,
     )
 
     @event.listens_for(engine, "connect")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, PrimaryKeyConstraint, Table, and_, func, or_
+from sqlalchemy import Column, ForeignKey, Index, PrimaryKeyConstraint, Table, and_, func, or_
 
 from runfacts.domain.recovery.claims import ClaimState, ItemKind, ManualReason, Purpose
 from runfacts.domain.stored_commands import COMMAND_MAX, DIRECTORY_MAX
@@ -22,6 +22,7 @@ from runfacts.domain.texts import KEY_MAX, NAME_MAX
 from runfacts.infrastructure.database.columns import (
     among,
     at_least,
+    boot_times,
     check,
     exactly_when,
     lengths,
@@ -32,7 +33,7 @@ from runfacts.infrastructure.database.columns import (
     required,
     texts,
 )
-from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, identifier, octets
+from runfacts.infrastructure.database.dialects import identifier, octets
 from runfacts.infrastructure.database.tables import DIGEST_LENGTH, UUID_LENGTH, metadata, runs
 
 SEEN_MAX: Final = 512
@@ -134,17 +135,7 @@ check(
     attempt=or_(among(_c.kind, [ItemKind.RUN]), _c.attempt_id.is_not(None)),
     updated=_c.updated_at_ms >= _c.created_at_ms,
 )
-recovery_claims.append_constraint(
-    CheckConstraint(
-        and_(exactly_when(IS_CLAIMED, _c.claim_boot_id), exactly_when(IS_CLAIMED, _c.claim_expires_boot_ms)),
-        name="boot_claim",
-    ).ddl_if(dialect=SQLITE)
-)
-recovery_claims.append_constraint(
-    CheckConstraint(and_(_c.claim_boot_id.is_(None), _c.claim_expires_boot_ms.is_(None)), name="no_boot_claim").ddl_if(
-        dialect=POSTGRESQL
-    )
-)
+boot_times(recovery_claims, "boot_claim", "claim_boot_id", "claim_expires_boot_ms", when=IS_CLAIMED)
 
 workers: Final = Table(
     "workers",

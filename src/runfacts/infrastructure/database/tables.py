@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import (
-    CheckConstraint,
     Column,
     ColumnElement,
     ForeignKey,
@@ -49,6 +48,7 @@ from runfacts.domain.texts import ERROR_CODE_MAX, ERROR_SUMMARY_MAX, KEY_MAX, NA
 from runfacts.infrastructure.database.columns import (
     among,
     at_least,
+    boot_times,
     both_or_neither,
     check,
     exactly_when,
@@ -60,7 +60,7 @@ from runfacts.infrastructure.database.columns import (
     required,
     texts,
 )
-from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE, big_integer, identifier, octets
+from runfacts.infrastructure.database.dialects import big_integer, identifier, octets
 
 metadata: Final = MetaData(
     naming_convention={
@@ -296,19 +296,7 @@ check(
     scope=func.length(executions.c.scope) <= KEY_MAX,
     handle=or_null(executions.c.handle, octets(executions.c.handle).between(1, HANDLE_MAX)),
 )
-# SQLite decides leases by the boot clock; PostgreSQL by its own time alone (R5.1, R5.2).
-executions.append_constraint(
-    CheckConstraint(
-        and_(executions.c.lease_boot_id.is_not(None), executions.c.lease_expires_boot_ms.is_not(None)),
-        name="boot_lease",
-    ).ddl_if(dialect=SQLITE)
-)
-executions.append_constraint(
-    CheckConstraint(
-        and_(executions.c.lease_boot_id.is_(None), executions.c.lease_expires_boot_ms.is_(None)),
-        name="no_boot_lease",
-    ).ddl_if(dialect=POSTGRESQL)
-)
+boot_times(executions, "boot_lease", "lease_boot_id", "lease_expires_boot_ms")
 
 attempts: Final = _table(
     "attempts",

@@ -19,7 +19,6 @@ import select
 import socket
 import time
 from contextlib import suppress
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -30,6 +29,7 @@ from runfacts.domain.errors import DatabaseError
 from runfacts.domain.feeds import Waiting
 from runfacts.infrastructure.database.dialects import POSTGRESQL, SQLITE
 from runfacts.infrastructure.database.errors import raise_translated
+from runfacts.infrastructure.database.forks import ForkedLock
 from runfacts.infrastructure.database.sessions import own_connection
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.transactions import Transaction
@@ -67,7 +67,7 @@ class Wakeups:
         self._channel = channel
         self._quiet_s = 0.0 if channel == CANCELLATIONS else QUIET_S
         self._listeners: WeakSet[Listener] = WeakSet()
-        self._lock = Lock()
+        self._lock = ForkedLock()
         self._sent_s = -self._quiet_s
 
     def announce(self) -> None:

@@ -8,8 +8,10 @@ from typing import Final
 from sqlalchemy import bindparam, func, select
 
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
+from runfacts.domain.lifecycle import ExecutionOwner
 from runfacts.domain.measures import ABANDONED, NO_DISPATCH, Place, QueueState
 from runfacts.infrastructure.database.cancellation_tables import cancellation_dispatches as table
+from runfacts.infrastructure.database.dialects import constant
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import runs
 from runfacts.infrastructure.database.transactions import Reading
@@ -19,7 +21,12 @@ QUEUE_COUNTED_MAX: Final = 10_000
 
 _intended: Final = (
     select(runs.c.run_id, runs.c.intent_at_ms)
-    .where(runs.c.intent_at_ms.is_not(None), runs.c.finished_at_ms.is_(None))
+    .where(
+        runs.c.intent_at_ms.is_not(None),
+        runs.c.finished_at_ms.is_(None),
+        # Nobody here ever delivers to the others (R2.10): they would be the oldest for ever.
+        runs.c.execution_owner == constant(ExecutionOwner.RUNTIME.value),
+    )
     .order_by(runs.c.intent_at_ms, runs.c.run_id)
     .limit(bindparam("limit"))
     .subquery("intended")

@@ -36,6 +36,7 @@ _IS_KEY = table.c.run_id == bindparam("key_run_id")
 _IS_VERSION = table.c.version == bindparam("expected_version")
 _LIVE = table.c.due_at_ms.is_not(None)
 _NAMES: Final = tuple(column.name for column in table.c)
+_RUN_ID: Final = _NAMES.index("run_id")
 
 SELECT_DISPATCH: Final = Statement("select_dispatch", select(*table.c).where(table.c.run_id == bindparam("run_id")))
 INSERT_DISPATCH: Final = Statement(
@@ -120,6 +121,21 @@ SELECT_TARGET: Final = Statement(
     ).where(executions.c.attempt_id == bindparam("attempt_id")),
 )
 
+SELECT_TO_CLAIM: Final = Statement(
+    "select_dispatch_to_claim",
+    select(
+        executions.c.executor_type,
+        executions.c.scope,
+        executions.c.handle,
+        executions.c.pid,
+        *table.c,
+    )
+    .join_from(executions, table, table.c.run_id == bindparam("run_id"), isouter=True)
+    .where(executions.c.attempt_id == bindparam("attempt_id")),
+)
+_OF_TARGET: Final = 4
+"""How many columns of it are the target's."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredDispatch:
@@ -187,6 +203,16 @@ def read_target_and_lease(reading: Reading, run_id: str, attempt_id: str) -> tup
     """Give what is to be stopped, and when its execution lease expires by the wall clock."""
     row = reading.row(SELECT_TARGET, {"attempt_id": attempt_id})
     return None if row is None else (StopTarget(run_id, attempt_id, row[0], row[1], row[2], row[3]), row[4])
+
+
+def read_to_claim(reading: Reading, run_id: str, attempt_id: str) -> tuple[StopTarget, StoredDispatch | None] | None:
+    """Give what is to be stopped and the Run's dispatch, read at once; None where the Attempt has no execution."""
+    row = reading.row(SELECT_TO_CLAIM, {"run_id": run_id, "attempt_id": attempt_id})
+    if row is None:
+        return None
+    dispatch = row[_OF_TARGET:]
+    found = None if dispatch[_RUN_ID] is None else stored_dispatch(dispatch)
+    return StopTarget(run_id, attempt_id, *row[:_OF_TARGET]), found
 
 
 def pending(target: StopTarget, now_ms: int) -> Change:

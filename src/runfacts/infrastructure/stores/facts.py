@@ -8,6 +8,7 @@ payload that was tampered with becomes an ``UnknownPayload`` (R3.7).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from eventsourcing.domain import EventSourcingError
@@ -54,27 +55,51 @@ INSERT_FACT: Final = Statement(
 )
 
 
+class _Unfrozen:
+    """
+    A fact while it is being made: laid out as ``Fact``, and with fields that can be set.
+
+    A frozen dataclass is made field by field through ``object.__setattr__``, which takes longer than reading and
+    decoding a fact. A page, a replay and a rebuild make nothing but facts.
+    """
+
+    __slots__ = Fact.__slots__
+
+    def __init__(self, row: Sequence[Any]) -> None:
+        (
+            self.position,
+            self.run_id,
+            self.sequence,
+            self.type,
+            self.schema_version,
+            self.project,
+            self.attempt_id,
+            actor_type,
+            actor_id,
+            self.dedupe_key,
+            self.correlation_id,
+            self.causation_id,
+            self.recorded_at_ms,
+            self.payload_text,
+            self.aggregate_id,
+            self.aggregate_version,
+            self.hash,
+        ) = row
+        self.actor = _actor(actor_type, actor_id)
+        self.payload = decode_payload(self.type, self.schema_version, self.payload_text)
+
+
+# The same few record most facts, and being frozen one object can stand for each.
+_actor: Final = lru_cache(maxsize=1_024)(Actor.recorded)
+
+
 def fact_of(row: Sequence[Any]) -> Fact:
     """Make a fact of a row of ``FACT_COLUMNS``."""
-    return Fact(
-        position=row[0],
-        run_id=row[1],
-        sequence=row[2],
-        type=row[3],
-        schema_version=row[4],
-        project=row[5],
-        attempt_id=row[6],
-        actor=Actor.recorded(row[7], row[8]),
-        dedupe_key=row[9],
-        correlation_id=row[10],
-        causation_id=row[11],
-        recorded_at_ms=row[12],
-        payload=decode_payload(row[3], row[4], row[13]),
-        payload_text=row[13],
-        aggregate_id=row[14],
-        aggregate_version=row[15],
-        hash=row[16],
-    )
+    made: Any = _Unfrozen(row)
+    # From here on it is a fact like any other, frozen.
+    made.__class__ = Fact
+    fact: Fact = made
+    return fact
 
 
 def read_facts(transaction: Reading, run_id: str) -> tuple[Fact, ...]:

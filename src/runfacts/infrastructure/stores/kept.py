@@ -11,10 +11,10 @@ behind, and no two threads share one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
 from typing import Final
 
 from runfacts.domain.history import History
+from runfacts.infrastructure.database.forks import ForkedLock
 
 KEPT_MAX: Final = 512
 """How many histories are kept."""
@@ -29,7 +29,7 @@ class KeptHistories:
         """Keep at most ``most`` histories."""
         self._most = most
         self._histories: OrderedDict[str, History] = OrderedDict()
-        self._lock = Lock()
+        self._lock = ForkedLock()
 
     def take(self, run_id: str) -> History | None:
         """Give a history away: nobody else gets it until it is put back."""

@@ -12,7 +12,7 @@ from runfacts.domain.cancellation.operators import DIAGNOSES, UNSERVED, BlockedD
 from runfacts.domain.cancellation.results import DispatchResult, DispatchStatus
 from runfacts.domain.errors import InvalidCursor, MalformedId
 from runfacts.domain.ids import canonical_id
-from runfacts.domain.lifecycle import AttemptStatus
+from runfacts.domain.lifecycle import AttemptStatus, ExecutionOwner
 from runfacts.domain.limits import TIME_MAX
 from runfacts.domain.payloads import AttemptLateCallbackIgnored, RunRecoveryAttested, RunStopConfirmed
 from runfacts.domain.views import Page
@@ -68,6 +68,7 @@ _UNPROVEN: Final = select(
     runs.c.version,
     table.c.status,
     table.c.last_result,
+    runs.c.execution_owner,
 ).join_from(runs, table, table.c.run_id == runs.c.run_id, isouter=True)
 SELECT_UNPROVEN: Final = Statement(
     "select_unproven",
@@ -117,6 +118,13 @@ ATTESTED: Final = "attested"
 """The reason of an end that stands on an operator's word alone."""
 REPORTED_SINCE: Final = "reported_since"
 """The reason of one whose Attempt has reported since: it was alive, or had ended otherwise (R13.2)."""
+LEGACY: Final = "legacy"
+"""The reason of a stop that is another system's matter (R2.10)."""
+NOT_HERE: Final = (
+    "The run came in from an archive, in which it had been asked to stop and had not ended. Another system executed it:"
+    " nothing here delivers the request, looks for its processes or records its end, so this stays as it is. Whether it"
+    " has stopped is to be seen where it ran."
+)
 ON_A_WORD: Final[Mapping[str, str]] = MappingProxyType(
     {
         ATTESTED: (
@@ -162,8 +170,9 @@ def read_unproven(reading: Reading, *, limit: int, after: str | None) -> Page[Un
     items: list[tuple[str, int, UnprovenStop]] = []
     if part == _FIRST:
         place = {"after_ms": after_ms, "after_id": after_id, "limit": limit + 1}
-        for run_id, attempt_id, at_ms, version, status, result in reading.rows(SELECT_UNPROVEN, place):
-            reason, words = unproven_reason(status, result)
+        for run_id, attempt_id, at_ms, version, status, result, owner in reading.rows(SELECT_UNPROVEN, place):
+            elsewhere = owner == ExecutionOwner.LEGACY
+            reason, words = (LEGACY, NOT_HERE) if elsewhere else unproven_reason(status, result)
             items.append((_FIRST, at_ms, UnprovenStop(run_id, attempt_id, reason, at_ms, words, version)))
         after_ms, after_id = -1, ""
     if len(items) <= limit:

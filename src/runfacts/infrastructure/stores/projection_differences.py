@@ -7,7 +7,7 @@ with those facts at leisure: what it knows of a Run together with that Run, its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,16 +59,16 @@ class ProjectionCheck:
                     totals, runs = view.totals(reading, live.number), view.count_runs(reading, live.number)
                     self._whole[view.name.value] = _Whole(live.position, totals, runs, {})
 
-    def read(self, reading: Reading, run_id: str) -> list[SeenInView]:
-        """Read what every view says of a Run, in the snapshot in which its facts are read."""
-        if not run_id.isascii():
-            return []
-        found = []
+    def read(self, reading: Reading, run_ids: Sequence[str]) -> dict[str, list[SeenInView]]:
+        """Read what every view says of some Runs, in the snapshot in which their facts are read."""
+        found: dict[str, list[SeenInView]] = {run_id: [] for run_id in run_ids}
+        named = [run_id for run_id in run_ids if run_id.isascii()]
         for view in VIEWS.values():
             live = live_of(read_generations(reading, view.name))
             if live is not None:
-                standing = view.standing(reading, live.number, [run_id]).get(run_id)
-                found.append(SeenInView(view, live.position, standing))
+                standing = view.standing(reading, live.number, named)
+                for run_id in named:
+                    found[run_id].append(SeenInView(view, live.position, standing.get(run_id)))
         return found
 
     def of_run(self, run_id: str, facts: Iterable[Fact], seen: Iterable[SeenInView]) -> Iterator[Difference]:

@@ -1,9 +1,9 @@
 """
 Verification: what can be recomputed is recomputed, and every difference is named (R1.3, R14.2).
 
-Each Run is read in one snapshot of its own, so that writers go on, nothing is held for long, and what is compared is
-of one moment. What is compared is said in ``differences``. A verification of the whole ledger looks at the Runs that
-are there when it begins, and on SQLite, where positions are dense, also at the positions.
+Each Run is read in one snapshot, short ones together, so that writers go on, nothing is held for long, and what is
+compared is of one moment. What is compared is said in ``differences``. A verification of the whole ledger looks at the
+Runs that are there when it begins, and on SQLite, where positions are dense, also at the positions.
 
 Projections are compared with what a rebuild would give (``projection_differences``), without writing anything.
 
@@ -19,28 +19,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
-from sqlalchemy import Column, Text, bindparam, cast, func, or_, select, union, union_all
+from sqlalchemy import Column, Text, bindparam, cast, func, select, union, union_all
 
 from runfacts.domain.errors import RunNotFound
 from runfacts.domain.facts import MALFORMED, UnknownPayload
-from runfacts.domain.recovery.claims import Purpose
 from runfacts.domain.views import Difference, VerifyReport
 from runfacts.infrastructure.database.connections import Database
-from runfacts.infrastructure.database.dialects import SQLITE, constant
-from runfacts.infrastructure.database.recovery_tables import recovery_claims
+from runfacts.infrastructure.database.dialects import SQLITE, one_of
 from runfacts.infrastructure.database.statements import Statement
 from runfacts.infrastructure.database.tables import attempts, executions, facts, runs
 from runfacts.infrastructure.stores.differences import Recorded, difference, run_differences
-from runfacts.infrastructure.stores.facts import FACT_COLUMNS
 from runfacts.infrastructure.stores.projection_differences import ProjectionCheck, SeenInView
+from runfacts.infrastructure.stores.verified_rows import read_rows_of_run, read_rows_of_runs
 
 _RUN_PAGE: Final = 100
+_FACTS_TOGETHER: Final = 500
+"""Of Runs that are read in one snapshot; a longer one is read alone."""
 _POSITION_PAGE: Final = 1_000
 
 # Given as bytes on SQLite, where an id may be damaged so that it is no text; equal, then, byte by byte.
-_RUN_ID: Final = cast(bindparam("run_id"), Text())
 _AFTER: Final = cast(bindparam("after"), Text())
 _LAST: Final = cast(bindparam("last"), Text())
 
@@ -74,26 +74,8 @@ SELECT_RUN_IDS: Final = Statement(
         )
     ).order_by("run_id"),
 )
-SELECT_FACTS: Final = Statement(
-    "verify_facts", select(*FACT_COLUMNS).where(facts.c.run_id == _RUN_ID).order_by(facts.c.sequence, facts.c.position)
-)
-SELECT_RUN: Final = Statement("verify_run", select(*runs.c).where(runs.c.run_id == _RUN_ID))
-SELECT_ATTEMPTS: Final = Statement("verify_attempts", select(*attempts.c).where(attempts.c.run_id == _RUN_ID))
-SELECT_EXECUTIONS: Final = Statement(
-    "verify_executions",
-    select(*executions.c).where(
-        or_(
-            executions.c.run_id == _RUN_ID,
-            # Also those that say that they are another Run's.
-            executions.c.attempt_id.in_(select(attempts.c.attempt_id).where(attempts.c.run_id == _RUN_ID)),
-        )
-    ),
-)
-SELECT_CLAIMS: Final = Statement(
-    "verify_claims",
-    select(recovery_claims.c.purpose, recovery_claims.c.state).where(
-        recovery_claims.c.run_id == _RUN_ID, recovery_claims.c.purpose != constant(Purpose.RECOVERY.value)
-    ),
+SELECT_LENGTHS: Final = Statement(
+    "verify_lengths", select(facts.c.run_id, func.count()).where(one_of(facts.c.run_id, "run_ids")).group_by("run_id")
 )
 SELECT_POSITIONS: Final = Statement(
     "verify_positions",
@@ -114,12 +96,11 @@ def verify(database: Database, run_id: str | None, progress: Callable[[int, int]
     unknown: Counter[str] = Counter()
     found: list[Difference] = []
     views = ProjectionCheck(database, whole=run_id is None)
-    for one in [run_id] if run_id is not None else run_ids(database):
-        recorded, seen = _read(database, one, views)
+    for recorded, seen in _read_one(database, run_id, views) if run_id is not None else _read_all(database, views):
         if run_id is not None and recorded.empty:
             raise RunNotFound(run_id)
         found += run_differences(recorded)
-        found += views.of_run(one, recorded.facts, seen)
+        found += views.of_run(recorded.run_id, recorded.facts, seen)
         runs_seen += 1
         facts_seen += len(recorded.facts)
         for fact in recorded.facts:
@@ -133,19 +114,48 @@ def verify(database: Database, run_id: str | None, progress: Callable[[int, int]
     return VerifyReport(runs_seen, facts_seen, dict(unknown), tuple(found))
 
 
-def _read(database: Database, run_id: str, views: ProjectionCheck) -> tuple[Recorded, list[SeenInView]]:
+_Read = tuple[Recorded, list[SeenInView]]
+
+
+def _read_one(database: Database, run_id: str, views: ProjectionCheck) -> Iterator[_Read]:
     """Read everything about one Run as it was at one moment."""
     with database.snapshot() as reading:
-        key = {"run_id": _key(database, run_id)}
-        recorded = Recorded.of(
-            run_id,
-            facts=reading.rows(SELECT_FACTS, key),
-            run=reading.row(SELECT_RUN, key),
-            attempts=reading.rows(SELECT_ATTEMPTS, key),
-            executions=reading.rows(SELECT_EXECUTIONS, key),
-            claims=reading.rows(SELECT_CLAIMS, key),
-        )
-        return recorded, views.read(reading, run_id)
+        rows = read_rows_of_run(reading, _key(database, run_id))
+        seen = views.read(reading, [run_id])
+    yield rows.of(run_id), seen[run_id]
+
+
+def _read_all(database: Database, views: ProjectionCheck) -> Iterator[_Read]:
+    """Read everything about every Run."""
+    for together in _batches(database):
+        if len(together) == 1:
+            yield from _read_one(database, together[0], views)
+        else:
+            with database.snapshot() as reading:
+                rows = read_rows_of_runs(reading, together)
+                seen = views.read(reading, together)
+            for run_id in together:
+                yield rows.of(run_id), seen[run_id]
+
+
+def _batches(database: Database) -> Iterator[list[str]]:
+    """Give the ids of all Runs in order, so many at a time as have few facts together."""
+    ids = run_ids(database)
+    while page := list(islice(ids, _RUN_PAGE)):
+        # An id that is no text can be asked for only alone.
+        named = [run_id for run_id in page if run_id.isascii()]
+        with database.reading() as reading:
+            lengths: dict[str, int] = dict(reading.rows(SELECT_LENGTHS, {"run_ids": named}))
+        batch: list[str] = []
+        held = 0
+        for run_id in page:
+            length = lengths.get(run_id, 0) if run_id.isascii() else _FACTS_TOGETHER
+            if batch and held + length > _FACTS_TOGETHER:
+                yield batch
+                batch, held = [], 0
+            batch.append(run_id)
+            held += length
+        yield batch
 
 
 def run_ids(database: Database) -> Iterator[str]:

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from runfacts.domain.errors import RunfactsError
@@ -32,6 +31,7 @@ from runfacts.domain.measures import (
     Queue,
     QueueState,
 )
+from runfacts.infrastructure.database.forks import ForkedLock
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
@@ -68,7 +68,7 @@ class OpenTelemetryMeasures:
         self._observation: type[Observation] = Observation
         self._looks: dict[str, list[Look]] = defaultdict(list)
         # Held while a look is under way: whoever ends one may close its database right after.
-        self._lock = Lock()
+        self._lock = ForkedLock()
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         for measure in MEASURES:

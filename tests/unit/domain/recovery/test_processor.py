@@ -25,7 +25,7 @@ from runfacts.domain.recovery.claims import (
     RecoveryStale,
     SweepReport,
 )
-from runfacts.domain.recovery.evidence import Evidence
+from runfacts.domain.recovery.evidence import Evidence, Unknown
 from runfacts.domain.recovery.ports import Finding
 from runfacts.domain.recovery.processor import MARGIN_MS, RecoveryProcessor, RecoveryReport
 from runfacts.domain.recovery.snapshots import Snapshot
@@ -200,6 +200,14 @@ def test_what_changed_meanwhile_is_looked_into_again_later() -> None:
     bench = Bench(one(delays=2))
     bench.store.answers["a0"] = RecoveryStale
     assert bench.cycle().as_dict() == {"claimed": 1, "found_not_running": 1, "stale": 1, "swept": 0}
+    assert bench.store.settles == [("a0", "retry", 20_000, False)]
+
+
+def test_what_changed_meanwhile_is_not_left_to_an_operator_unseen() -> None:
+    unverifiable = Looker(Finding(Evidence.unknown(Unknown.IDENTITY_UNVERIFIABLE)))
+    bench = Bench(one(delays=2), looker=unverifiable)
+    bench.store.answers["a0"] = RecoveryStale
+    assert bench.cycle().as_dict() == {"claimed": 1, "found_identity_unverifiable": 1, "stale": 1, "swept": 0}
     assert bench.store.settles == [("a0", "retry", 20_000, False)]
 
 

@@ -1,10 +1,7 @@
-"""Cancellation: ask a Run to stop, claim the delivery, settle it (R6, R7)."""
+"""Deliver a Run's cancellation: find what is due, claim the delivery, settle it (R7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from runfacts.domain import decisions
 from runfacts.domain.actors import Actor, ActorType
 from runfacts.domain.cancellation.dispatch import (
     CancellationDispatch,
@@ -27,9 +24,6 @@ from runfacts.domain.cancellation.results import (
     DispatchStatus,
 )
 from runfacts.domain.cancellation.terms import (
-    AlreadyRequested,
-    AlreadyTerminal,
-    CancelRequested,
     CandidatePage,
     Cursor,
     DispatchAlreadySettled,
@@ -38,139 +32,33 @@ from runfacts.domain.cancellation.terms import (
     DispatchNotClaimed,
     DispatchSettled,
 )
-from runfacts.domain.decisions import Refusal
-from runfacts.domain.errors import (
-    Conflict,
-    DatabaseCorrupt,
-    DedupeConflict,
-    InvalidValue,
-    NotAllowed,
-    RunNotFound,
-)
-from runfacts.domain.facts import Fact
+from runfacts.domain.errors import InvalidValue, RunNotFound
 from runfacts.domain.history import Draft, History
 from runfacts.domain.ids import canonical_id
 from runfacts.domain.leases import TokenPurpose, digest, matches
-from runfacts.domain.lifecycle import IntentKind
 from runfacts.domain.measures import CLAIMED, CLAIMS, SETTLES, TAKEN_OVER
 from runfacts.domain.payloads import (
     Escalation,
     RunCancelDispatchBlocked,
     RunCancelDispatched,
     RunCancelDispatchTakenOver,
-    RunCancelled,
-    RunCancelRequested,
-    RunTimedOut,
 )
 from runfacts.domain.texts import NAME_MAX
-from runfacts.infrastructure.api.claim_changes import end_of_retry, to_be_stopped
-from runfacts.infrastructure.api.core import LedgerCore, log, plain
-from runfacts.infrastructure.commands import Caller, Command, Moment, Plan
+from runfacts.infrastructure.api.core import LedgerCore, plain
+from runfacts.infrastructure.commands import Command, Moment, Plan
 from runfacts.infrastructure.database.transactions import Change
-from runfacts.infrastructure.database.wakeups import Listener
 from runfacts.infrastructure.stores import dispatches
-from runfacts.infrastructure.stores.deadlines import read_passed
 from runfacts.infrastructure.stores.dispatch_queue import read_due
 from runfacts.infrastructure.stores.ground import require_current
-from runfacts.infrastructure.stores.stop_states import StopState, read_stop_state
 from runfacts.infrastructure.stores.writes import fence
 from runfacts.infrastructure.tokens import new_token
 
-RequestAnswer = CancelRequested | AlreadyRequested | AlreadyTerminal
 ClaimOfDispatch = DispatchClaimed | DispatchNotClaimed
 SettleAnswer = DispatchSettled | DispatchAlreadySettled | DispatchFenced
 
 
-class Cancellation(LedgerCore):
-    """Ask Runs to stop, and deliver that."""
-
-    def request_cancellation(
-        self,
-        run_id: str,
-        *,
-        actor: Actor,
-        kind: IntentKind = IntentKind.USER,
-        reason: str | None = None,
-        expected_version: int | None = None,
-        dedupe_key: str | None = None,
-        correlation_id: str | None = None,
-        causation_id: str | None = None,
-        connection: Caller | None = None,
-    ) -> RequestAnswer:
-        """Record that somebody wants the Run to stop (R6.1).
-
-        The status does not change: nothing is cancelled because somebody asked (R6.2). Where no Attempt is active
-        there is nothing to stop, and the Run ends with the request (R6.3). Otherwise the delivery waits for a worker
-        of the Attempt's scope (R7.1), and the confirmation that it has stopped until its host is overdue (R12.2).
-
-        Raises ``RunNotFound``, ``LegacyRun``, ``UnknownFactsInRun``, ``InvalidValue``, and where the caller names a
-        version or a key ``RunVersionConflict`` or ``DedupeConflict``.
-        """
-        try:
-            kind = IntentKind(kind)
-        except ValueError:
-            raise InvalidValue("kind", f"is none of {', '.join(IntentKind)}") from None
-        call = self._call(
-            run_id,
-            actor,
-            expected_version=expected_version,
-            dedupe_key=dedupe_key,
-            correlation_id=correlation_id,
-            causation_id=causation_id,
-            connection=connection,
-        )
-
-        def decide(moment: Moment, history: History) -> Plan[RequestAnswer]:
-            if history.run.terminal:
-                return Plan(_terminal)
-            decisions.require_runtime(history)
-            decision = decisions.request_cancellation(history, kind, reason)
-            if decision.refusal is Refusal.REPEATED:
-                return Plan(_requested_before)
-            attempt = history.active_attempt
-            if attempt is None:
-                return Plan(_requested, decision.drafts, end_of_retry(moment, history))
-            changes = to_be_stopped(moment, history, attempt.id)
-            return Plan(_requested, decision.drafts, changes, wakes=self._cancellations)
-
-        again = _again(decisions.cancel_requested(kind, reason), dedupe_key or "")
-        return self._commands.run(call, Command(decide, again, _of_a_request))
-
-    def stop_state(self, attempt_id: str) -> StopState | None:
-        """Read whether an Attempt is to stop, for its host, which looks often (R9.5); None where there is none."""
-        with self._database.reading() as reading:
-            return read_stop_state(reading, canonical_id("attempt id", attempt_id))
-
-    def cancellation_bell(self) -> Listener:
-        """Give what a committed cancellation request rings, here and on PostgreSQL everywhere (R9.4).
-
-        It connects when it is first waited at. Close it in the thread that waits.
-        """
-        return self._cancellations.listen()
-
-    def request_due_deadlines(self, *, actor: Actor, limit: int | None = None) -> int:
-        """Ask every Run to stop whose deadline has passed, a page of them, and say how many that were (R10.4).
-
-        Deadlines are judged by the database's time (R5.1); on SQLite by the wall clock, which is what they were given
-        in. ``limit`` is how many Runs a page has, ``fact_page`` of the settings where it is None. Calls that find full
-        pages go on behind one another, and begin anew after the last page.
-        """
-        limit = self._within("fact_page", limit)
-        with self._database.reading() as reading:
-            passed = read_passed(reading, limit, self._overdue_from_ms)
-        requested = 0
-        for run_id in passed:
-            try:
-                answer = self.request_cancellation(run_id, actor=actor, kind=IntentKind.TIMEOUT)
-            except (Conflict, NotAllowed, DatabaseCorrupt) as error:
-                # One Run that nobody here may stop, or that is damaged, must not keep the others running.
-                log.warning("run %s is over its time and is not asked to stop: %s", run_id, error)
-                continue
-            requested += isinstance(answer, CancelRequested)
-        # Nor may a page full of them: the next call goes on behind it, and begins anew after the last page.
-        behind_ms = max((*passed.values(), self._overdue_from_ms + 1))
-        self._overdue_from_ms = behind_ms if len(passed) == limit else 0
-        return requested
+class CancellationDelivery(LedgerCore):
+    """Deliver that Runs are to stop: the ledger as ``runfacts.domain.cancellation.ports.CancellationDispatches``."""
 
     def due_dispatches(
         self,
@@ -213,12 +101,12 @@ class Cancellation(LedgerCore):
         call = self._call(run_id, Actor(ActorType.SUPERVISOR, owner))
 
         def decide(moment: Moment, history: History) -> Plan[ClaimOfDispatch]:
-            target = dispatches.read_target(moment.reading, history.run_id, attempt_id)
-            scope = "" if target is None else target.scope
-            attempt = eligible_attempt(history, attempt_id, requested_at_ms, served, scope)
-            if target is None or attempt is None:
+            found = dispatches.read_to_claim(moment.reading, history.run_id, attempt_id)
+            if found is None:
                 return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
-            stored = dispatches.read_dispatch(moment.reading, history.run_id)
+            target, stored = found
+            if eligible_attempt(history, attempt_id, requested_at_ms, served, target.scope) is None:
+                return _not_claimed(ClaimAnswer.NOT_ELIGIBLE)
             now_ms = moment.now_ms
             row = None if stored is None else stored.dispatch
             times = Times.DUE if stored is None else stored.times(moment.reading, now_ms)
@@ -376,37 +264,3 @@ def _exhausted(row: CancellationDispatch, now_ms: int, sooner: Change) -> Plan[C
 
 def _not_claimed(answer: ClaimAnswer) -> Plan[ClaimOfDispatch]:
     return Plan(lambda history, _: DispatchNotClaimed(history.run_id, answer))
-
-
-def _requested(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
-    return CancelRequested(history.run_id, history.run.status, history.version, _intent_at(history))
-
-
-def _requested_before(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
-    return AlreadyRequested(history.run_id, history.run.status, _intent_at(history))
-
-
-def _terminal(history: History, _: tuple[Fact, ...]) -> RequestAnswer:
-    return AlreadyTerminal(history.run_id, history.run.status)
-
-
-def _again(asked: RunCancelRequested, dedupe_key: str) -> Callable[[History], RequestAnswer]:
-    """Say how to answer a request that comes again by its key, if it asks for the same (R3.4)."""
-
-    def answer(history: History) -> RequestAnswer:
-        intent = history.run.intent
-        if intent is None or (intent.kind, intent.reason) != (asked.kind, asked.reason):
-            raise DedupeConflict(history.run_id, dedupe_key)
-        return _terminal(history, ()) if history.run.terminal else _requested_before(history, ())
-
-    return answer
-
-
-def _of_a_request(fact: Fact) -> bool:
-    """Whether a fact is the last one of a request: where nothing was to be stopped, that of the Run's end (R6.3)."""
-    return isinstance(fact.payload, RunCancelRequested | RunCancelled | RunTimedOut)
-
-
-def _intent_at(history: History) -> int:
-    intent = history.run.intent
-    return 0 if intent is None else intent.requested_at_ms
