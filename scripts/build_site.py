@@ -49,7 +49,7 @@ _CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "docs/contract",
         "reference/index",
     ),
-    "The project": ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "examples/embedding/README"),
+    "The project": ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "examples/*/README"),
 }
 
 # The pages of the reference, and from which modules the public names of each are.
@@ -188,7 +188,9 @@ def _lay_out() -> None:
         shutil.copyfile(page, copy)
     with (SOURCE / "README.md").open("a", encoding="utf-8") as start:
         for caption, pages in _CONTENTS.items():
-            start.write("\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", "")))
+            start.write(
+                "\n".join(("", "```{toctree}", ":hidden:", ":glob:", f":caption: {caption}", "", *pages, "```", ""))
+            )
     (SOURCE / "reference").mkdir()
     for name, text in reference():
         (SOURCE / "reference" / f"{name}.rst").write_text(text, encoding="utf-8")
