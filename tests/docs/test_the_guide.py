@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, terminal: Terminal, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.terminal, self.folder, self.capsys = terminal, folder, capsys
-        self.module = ModuleType("example")
+        self.module = ModuleType("guide")
         self.printed = ""
 
     def enter(self, block: Block) -> None:
@@ -89,7 +89,7 @@ def test_a_chapter_does_and_shows_what_it_says(
     with Terminal(folder, environment(folder.parent)) as terminal:
         session = Session(terminal, folder, capsys)
         # A module that can be imported: eventsourcing finds the classes of stored events by their module's name.
-        monkeypatch.setitem(sys.modules, "example", session.module)
+        monkeypatch.setitem(sys.modules, "guide", session.module)
         for block in blocks(chapter):
             session.enter(block)
 
