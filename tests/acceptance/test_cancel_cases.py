@@ -8,7 +8,6 @@ of the same page are in ``test_cancel_workers.py``, ``test_cancel_crashes.py`` a
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from crash_scene import Scene
 from deliveries import Asked, claim_answer, cloned, dispatch_of
 from failing_database import failing
 from left_commands import ANA, HOST, LeavingHost, LeftCommand
-from process_watch import Marked, kill, marked_environment, state_of, wait_until
+from process_watch import Marked, kill, state_of, wait_until
 from real_time import RealTime
 from runfacts import AlreadyTerminal, Claimed, Ledger
 from runfacts.domain.cancellation.results import DispatchResult
@@ -29,8 +28,6 @@ from runfacts.infrastructure.processes.collect import EXECUTOR_TYPE
 from runfacts.infrastructure.processes.handle import ProcessHandle
 from runfacts.infrastructure.processes.launcher import COOKIE_ATTEMPT
 from runfacts.testing.ledgers import contents_of
-from runfacts.testing.plugin import DATABASES
-from runfacts.testing.postgres import PostgresServer
 from stages import one_writer, types
 from told import apart
 from workers import Job, Workers, working
@@ -43,21 +40,9 @@ LONG_MS = 290_000
 
 
 @pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
-@pytest.fixture(params=DATABASES)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def url(databases: RealTime) -> str:
     """A fresh database of each kind whose time passes by itself."""
-    server: PostgresServer | None = None
-    if request.param != "sqlite":
-        server = request.getfixturevalue(request.param.replace("postgresql-", "postgres_"))
-    databases = RealTime(tmp_path, server)
-    yield databases.create()
-    databases.drop()
+    return databases.create()
 
 
 def leader_of(ledger: Ledger, command: LeftCommand) -> int:

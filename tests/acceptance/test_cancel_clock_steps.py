@@ -8,7 +8,6 @@ a worker decides anything (R5.1).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 
 from deliveries import dispatch_of
 from left_commands import LeavingHost
-from process_watch import Marked, marked_environment, wait_until
+from process_watch import Marked, wait_until
 from runfacts import Ledger
 from runfacts.domain.payloads import RunCancelDispatched, RunCancelDispatchTakenOver
 from runfacts.infrastructure.database.clocks import elapsed_s
@@ -26,13 +25,6 @@ from workers import Job, working
 LEASE_MS = 8_000
 SHORT_LEASE_MS = 4_000
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it."""
-    with marked_environment() as mark:
-        yield mark
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS], ids=["back", "forward"])

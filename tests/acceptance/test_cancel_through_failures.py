@@ -33,13 +33,6 @@ AT_ONCE = 12
 MIB = 1 << 20
 
 
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
-
-
 @pytest.mark.parametrize("version", [16, 18])
 def test_who_waits_for_an_end_waits_on_when_the_server_crashes(version: PostgresVersion, tmp_path: Path) -> None:
     with PostgresServer.start(version) as server:

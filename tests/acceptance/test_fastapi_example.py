@@ -25,7 +25,7 @@ import uvicorn
 from sqlalchemy.exc import OperationalError
 
 from pages import ROOT
-from process_watch import DEADLINE_S, Marked, marked_environment, wait_until
+from process_watch import DEADLINE_S, Marked, wait_until
 from runfacts import Actor, DatabaseUnreachable, Ledger, LegacyRun
 from runfacts.infrastructure.database.opening import migrate
 from runfacts.testing.plugin import DATABASES
@@ -110,13 +110,6 @@ def served(service: Service) -> Iterator[int]:
             server.should_exit = True
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it. Asked for last: a server that others use must not get the mark."""
-    with marked_environment() as mark:
-        yield mark
 
 
 @pytest.fixture(params=DATABASES)

@@ -20,7 +20,7 @@ import pytest
 
 from jobrunner.plan import BadPlan, Plan
 from pages import ROOT
-from process_watch import DEADLINE_S, Marked, marked_environment, wait_until
+from process_watch import DEADLINE_S, Marked, wait_until
 from runfacts import Ledger, RunStatus
 from told import environment
 
@@ -75,13 +75,6 @@ def place(tmp_path: Path) -> Path:
     place = tmp_path / "place"
     place.mkdir()
     return place
-
-
-@pytest.fixture
-def marked() -> Iterator[Marked]:
-    """Nothing that a test starts outlives it."""
-    with marked_environment() as mark:
-        yield mark
 
 
 @pytest.fixture

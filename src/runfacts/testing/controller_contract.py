@@ -91,7 +91,8 @@ class ControllerContract:
     @pytest.fixture
     def workbench(self) -> ControllerWorkbench:
         """To be overridden: a controller and what it is to stop."""
-        raise NotImplementedError
+        msg = f"{type(self).__name__} has to override the fixture `workbench`"
+        raise NotImplementedError(msg)
 
     def test_it_names_its_executor_type_and_scopes(self, workbench: ControllerWorkbench) -> None:
         """Exact names, always the same: there is no default controller (R8.1, R8.2)."""

@@ -89,7 +89,8 @@ class EvidenceContract:
     @pytest.fixture
     def workbench(self) -> EvidenceWorkbench:
         """To be overridden: a provider and what it looks after."""
-        raise NotImplementedError
+        msg = f"{type(self).__name__} has to override the fixture `workbench`"
+        raise NotImplementedError(msg)
 
     def test_it_names_its_executor_type_and_what_it_requires(self, workbench: EvidenceWorkbench) -> None:
         """An exact name, and fields that a target has."""
